@@ -1,0 +1,23 @@
+"""Values: positions, offsets, relations, types. Standard library only."""
+
+from tailrace.model.change import META_COLUMNS, Op, Origin
+from tailrace.model.lsn import Lsn
+from tailrace.model.offset import ORDINAL_MAX, ORIGIN, Offset
+from tailrace.model.pgtype import NumericSize, PgType, numeric_size
+from tailrace.model.relation import Column, Relation, ReplicaIdentity
+
+__all__ = [
+    "META_COLUMNS",
+    "ORDINAL_MAX",
+    "ORIGIN",
+    "Column",
+    "Lsn",
+    "NumericSize",
+    "Offset",
+    "Op",
+    "Origin",
+    "PgType",
+    "Relation",
+    "ReplicaIdentity",
+    "numeric_size",
+]
