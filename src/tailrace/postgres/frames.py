@@ -1,0 +1,177 @@
+"""A run of pgoutput frames in one buffer, looked at by the whole buffer and never row by row.
+
+Invariant: frame i is `data[offsets[i]:offsets[i + 1]]`, is at least one byte long, and came with `lsn[i]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tailrace.errors import SegmentCorrupt
+from tailrace.postgres.pgoutput import POSTGRES_EPOCH_US, Tag
+
+WAL_HEADER_BYTES: Final = 25
+"""An XLogData message is `w`, three 8-byte integers (start, end, send time), then the frame."""
+
+ARROW_SCHEMA: Final = pa.schema([pa.field("lsn", pa.uint64()), pa.field("frame", pa.binary())])
+
+_COMMIT_BYTES: Final = 26
+_BEGIN_BYTES: Final = 21
+_TRUNCATE_BYTES_MIN: Final = 6
+
+# How many row changes a frame of each tag holds; Truncate is counted apart.
+_CHANGES_OF_TAG: Final = np.zeros(256, dtype=np.int64)
+_CHANGES_OF_TAG[[Tag.INSERT, Tag.UPDATE, Tag.DELETE]] = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Transactions:
+    """What the Commit frames of a run say, one entry per transaction, in commit order."""
+
+    last_frame: NDArray[np.int64]
+    end_lsn: NDArray[np.int64]
+    commit_ts_us: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Frames in the order received."""
+
+    data: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+    lsn: NDArray[np.uint64]
+
+    def __len__(self) -> int:
+        return len(self.lsn)
+
+    @property
+    def data_bytes(self) -> int:
+        """How many bytes of frames there are."""
+        return int(self.offsets[-1] - self.offsets[0])
+
+    @property
+    def tags(self) -> NDArray[np.uint8]:
+        """The first byte of every frame."""
+        return self.data[self.offsets[:-1]]
+
+    def frame(self, index: int) -> bytes:
+        """One frame, copied out."""
+        return self.data[self.offsets[index] : self.offsets[index + 1]].tobytes()
+
+    @classmethod
+    def empty(cls) -> Self:
+        """No frames."""
+        return cls(np.empty(0, np.uint8), np.zeros(1, np.int64), np.empty(0, np.uint64))
+
+    @classmethod
+    def from_wal_messages(cls, messages: Sequence[bytes | memoryview]) -> Self:
+        """Cut the 25-byte headers off XLogData messages; all of them must be XLogData."""
+        count = len(messages)
+        raw = np.frombuffer(b"".join(messages), dtype=np.uint8)
+        sizes = np.fromiter(map(len, messages), dtype=np.int64, count=count)
+        starts = np.cumsum(sizes) - sizes
+        header = starts[:, None] + np.arange(WAL_HEADER_BYTES)
+        lsn = raw[header[:, 1:9]].view(">u8").reshape(count).astype(np.uint64)
+        keep = np.ones(len(raw), dtype=bool)
+        keep[header.reshape(-1)] = False
+        offsets = np.zeros(count + 1, dtype=np.int64)
+        np.cumsum(sizes - WAL_HEADER_BYTES, out=offsets[1:])
+        return cls(raw[keep], offsets, lsn)
+
+    @classmethod
+    def of(cls, frames: Sequence[bytes], lsn: Sequence[int] | None = None) -> Self:
+        """Frames given one by one: for tests and for frames that we make ourselves."""
+        offsets = np.zeros(len(frames) + 1, dtype=np.int64)
+        np.cumsum([len(frame) for frame in frames], out=offsets[1:])
+        lsns = np.array(lsn if lsn is not None else [0] * len(frames), dtype=np.uint64)
+        return cls(np.frombuffer(b"".join(frames), dtype=np.uint8), offsets, lsns)
+
+    @classmethod
+    def concat(cls, runs: Sequence[Frames]) -> Self:
+        """One run after the other."""
+        if len(runs) == 1 and isinstance(runs[0], cls):
+            return runs[0]
+        data = [run.data[run.offsets[0] : run.offsets[-1]] for run in runs]
+        sizes = [np.diff(run.offsets) for run in runs]
+        offsets = np.zeros(sum(len(run) for run in runs) + 1, dtype=np.int64)
+        np.cumsum(np.concatenate(sizes) if sizes else np.empty(0, np.int64), out=offsets[1:])
+        if not runs:
+            return cls.empty()
+        return cls(np.concatenate(data), offsets, np.concatenate([run.lsn for run in runs]))
+
+    def slice(self, start: int, stop: int) -> Frames:
+        """Frames `start` to `stop`, sharing this buffer."""
+        return Frames(self.data, self.offsets[start : stop + 1], self.lsn[start:stop])
+
+    def select(self, keep: NDArray[np.bool_]) -> Frames:
+        """Only the frames for which `keep` is true."""
+        sizes = np.diff(self.offsets)
+        data = self.data[self.offsets[0] : self.offsets[-1]]
+        offsets = np.zeros(int(keep.sum()) + 1, dtype=np.int64)
+        np.cumsum(sizes[keep], out=offsets[1:])
+        return Frames(data[np.repeat(keep, sizes)], offsets, self.lsn[keep])
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """As the two columns of a segment."""
+        offsets = (self.offsets - self.offsets[0]).astype(np.int32)
+        data = np.ascontiguousarray(self.data[self.offsets[0] : self.offsets[-1]])
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+        frame = pa.Array.from_buffers(pa.binary(), len(self), buffers)
+        lsn = pa.array(np.ascontiguousarray(self.lsn))
+        return pa.RecordBatch.from_arrays([lsn, frame], schema=ARROW_SCHEMA)
+
+    @classmethod
+    def from_arrow(cls, batch: pa.RecordBatch) -> Self:
+        """Read what `to_arrow` wrote, without copying the frames."""
+        frame = batch.column(1)
+        if frame.null_count or batch.column(0).null_count:
+            raise SegmentCorrupt("a segment holds a null")
+        if len(batch) == 0:
+            return cls.empty()
+        _, offset_buffer, data_buffer = frame.buffers()
+        offsets = np.frombuffer(offset_buffer, dtype=np.int32)
+        offsets = offsets[frame.offset : frame.offset + len(frame) + 1].astype(np.int64)
+        data = np.frombuffer(data_buffer or b"", dtype=np.uint8)
+        if (np.diff(offsets) < 1).any() or offsets[0] < 0 or offsets[-1] > len(data):
+            raise SegmentCorrupt("a segment holds an empty or misplaced frame")
+        return cls(data, offsets, batch.column(0).to_numpy())
+
+    def integers(self, frames: NDArray[np.intp], at: int, dtype: str) -> NDArray[np.int64]:
+        """The big-endian integer at byte `at` of each of these frames; `dtype` as `>u8`."""
+        size = np.dtype(dtype).itemsize
+        places = self.offsets[frames][:, None] + np.arange(at, at + size)
+        return self.data[places].view(dtype).reshape(len(frames)).astype(np.int64)
+
+    def transactions(self) -> Transactions:
+        """Where transactions end, and what their Commit frames say."""
+        commits = self.frames_of(Tag.COMMIT, size=_COMMIT_BYTES)
+        return Transactions(
+            last_frame=commits.astype(np.int64),
+            end_lsn=self.integers(commits, 10, ">u8"),
+            commit_ts_us=self.integers(commits, 18, ">i8") + POSTGRES_EPOCH_US,
+        )
+
+    def xids(self) -> NDArray[np.int64]:
+        """The xid of every Begin frame, in order."""
+        return self.integers(self.frames_of(Tag.BEGIN, size=_BEGIN_BYTES), 17, ">u4")
+
+    def frames_of(self, tag: Tag, *, size: int) -> NDArray[np.intp]:
+        """The places of all frames of one tag, each at least `size` bytes long."""
+        places = np.flatnonzero(self.tags == tag)
+        if (np.diff(self.offsets)[places] < size).any():
+            raise SegmentCorrupt(f"a {tag.name.lower()} frame ends too early")
+        return places
+
+    def change_counts(self) -> NDArray[np.int64]:
+        """How many row changes each frame holds: one for a row, one per table for a Truncate."""
+        counts = _CHANGES_OF_TAG[self.tags]
+        truncates = self.frames_of(Tag.TRUNCATE, size=_TRUNCATE_BYTES_MIN)
+        if len(truncates):
+            counts[truncates] = self.integers(truncates, 1, ">u4")
+        return counts
