@@ -1,0 +1,1 @@
+"""Tests mirror the layers; `tests.server` has the types of the fixtures."""

@@ -1,0 +1,92 @@
+"""Fixtures that every test may use: Postgres servers and a Spark session, real ones, one of each per worker.
+
+Tests that need a server are found by the fixtures they ask for and marked `server`; `make unit` runs the others.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from tests.server import Database, Server
+
+_SERVER_FIXTURES = {"database", "postgres", "postgres_server", "server_dir", "spark"}
+
+FAST_SETTINGS = {"fsync": "off", "shared_buffers": "32MB"}
+"""Safe even for tests that crash the server: what is not synced survives the death of a process, though not of a machine."""
+
+
+class ServerFactory(Protocol):
+    """Makes and starts a private server, on an own directory, that ends with the test."""
+
+    def __call__(
+        self,
+        settings: Mapping[str, str] | None = None,
+        *,
+        version: int = 18,
+        tcp: bool = True,
+    ) -> Server: ...
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that need a server."""
+    for item in items:
+        if isinstance(item, pytest.Function) and _SERVER_FIXTURES & set(item.fixturenames):
+            item.add_marker(pytest.mark.server)
+
+
+@pytest.fixture(scope="session")
+def server_dir() -> Iterator[Path]:
+    """A directory for clusters that any account may enter, unlike those of `tmp_path`."""
+    directory = Path(tempfile.mkdtemp(prefix="tailrace-test-"))
+    directory.chmod(0o711)
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres(server_dir: Path) -> Iterator[Server]:
+    """The worker's shared Postgres 18, with wal_level logical, a Unix socket and a loopback port."""
+    server = Server(server_dir / "shared", settings=FAST_SETTINGS, tcp=True)
+    with server:
+        yield server
+    server.destroy()
+
+
+@pytest.fixture
+def database(postgres: Server) -> Iterator[Database]:
+    """A fresh database on the shared server."""
+    with postgres.database() as fresh:
+        yield fresh
+
+
+@pytest.fixture
+def postgres_server(server_dir: Path) -> Iterator[ServerFactory]:
+    """A factory of private servers with settings and a version of their own."""
+    with ExitStack() as stack:
+        made = 0
+
+        def make(
+            settings: Mapping[str, str] | None = None, *, version: int = 18, tcp: bool = True
+        ) -> Server:
+            nonlocal made
+            made += 1
+            directory = Path(tempfile.mkdtemp(prefix="private-", dir=server_dir))
+            directory.chmod(0o711)
+            server = Server(
+                directory / "data",
+                version=version,
+                settings={**FAST_SETTINGS, **(settings or {})},
+                tcp=tcp,
+            )
+            stack.callback(server.destroy)
+            server.start()
+            return server
+
+        yield make
