@@ -1,0 +1,110 @@
+"""Segments as bytes: an Arrow IPC file (lz4) of raw frames, with the header in the schema's
+metadata.
+
+Invariant, checked when a segment is written and again when it is read: counts, size and checksum
+of the frames are those of the header. The checksum covers the header's text as well, so a flipped
+bit anywhere is found.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.errors import SegmentCorrupt
+from tailrace.log.header import Header
+from tailrace.postgres.frames import ARROW_SCHEMA, Frames
+from tailrace.storage import Store
+
+HEAD_BYTES: Final = 16 * 1024
+"""How much of a segment is fetched to read its header; a longer header costs a second request."""
+
+_HEADER: Final = b"tailrace"
+_CHECKSUM: Final = b"tailrace.crc32"
+_MAGIC: Final = b"ARROW1\0\0"
+_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A header and the frames it describes."""
+
+    header: Header
+    frames: Frames
+
+
+def encode(header: Header, frames: Frames) -> pa.Buffer:
+    """The bytes of a segment."""
+    assert header.frame_count == len(frames) and header.data_bytes == frames.data_bytes
+    batch = frames.to_arrow()
+    text = header.to_json().encode()
+    checksum = f"{_checksum(text, batch):08x}".encode()
+    schema = ARROW_SCHEMA.with_metadata({_HEADER: text, _CHECKSUM: checksum})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, schema, options=_OPTIONS) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
+    return sink.getvalue()
+
+
+def decode(data: bytes | pa.Buffer, *, key: str) -> Segment:
+    """Read a whole segment and check it; raises SegmentCorrupt."""
+    try:
+        with pa.ipc.open_file(pa.py_buffer(data)) as reader:
+            schema = reader.schema
+            batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _corrupt(key, "is not a whole Arrow file") from error
+    if len(batches) != 1 or not schema.remove_metadata().equals(ARROW_SCHEMA):
+        raise _corrupt(key, "does not have the log's columns")
+    metadata = schema.metadata or {}
+    text = metadata.get(_HEADER, b"")
+    if metadata.get(_CHECKSUM) != f"{_checksum(text, batches[0]):08x}".encode():
+        raise _corrupt(key, "does not match its checksum")
+    header = Header.from_json(text)
+    frames = Frames.from_arrow(batches[0])
+    if header.frame_count != len(frames) or header.data_bytes != frames.data_bytes:
+        raise _corrupt(key, "does not hold what its header says")
+    return Segment(header, frames)
+
+
+def read(store: Store, key: str) -> Segment:
+    """Fetch and decode; raises ObjectMissing, SegmentCorrupt."""
+    return decode(store.get(key), key=key)
+
+
+def read_header(store: Store, key: str) -> Header:
+    """Fetch the head only. The frames are not checked; raises ObjectMissing, SegmentCorrupt."""
+    head = store.get(key, length=HEAD_BYTES)
+    needed = _head_size(head, key)
+    if needed > len(head):
+        head = store.get(key, length=needed)
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(head[len(_MAGIC) :]))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise _corrupt(key, "has a head that cannot be read") from error
+    return Header.from_json((schema.metadata or {}).get(_HEADER, b""))
+
+
+def _head_size(head: bytes, key: str) -> int:
+    # After the magic come 0xFFFFFFFF, the length of the schema message, and the message.
+    if head[:8] != _MAGIC or len(head) < 16:
+        raise _corrupt(key, "does not begin as an Arrow file")
+    return 16 + int.from_bytes(head[12:16], "little")
+
+
+def _checksum(text: bytes, batch: pa.RecordBatch) -> int:
+    frames = Frames.from_arrow(batch)
+    crc = zlib.crc32(text)
+    crc = zlib.crc32(np.ascontiguousarray(frames.lsn).view(np.uint8), crc)
+    crc = zlib.crc32(np.diff(frames.offsets).astype(np.int32).view(np.uint8), crc)
+    return zlib.crc32(frames.data[frames.offsets[0] : frames.offsets[-1]], crc)
+
+
+def _corrupt(key: str, what: str) -> SegmentCorrupt:
+    return SegmentCorrupt(
+        f"{key} {what}", hint="run `tailrace log verify`; restore the object from a backup"
+    )
