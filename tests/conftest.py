@@ -1,37 +1,23 @@
-"""Fixtures that every test may use: Postgres servers and a Spark session, real ones, one of each per worker.
+"""Fixtures that every test may use: Postgres servers and a Spark session, real ones, one of each
+per worker.
 
-Tests that need a server are found by the fixtures they ask for and marked `server`; `make unit` runs the others.
+Tests that need a server are found by the fixtures they ask for and marked `server`; `make unit`
+runs the others.
 """
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
-from tests.server import Database, Server
+from tests.server import FAST_SETTINGS, Database, Server, ServerFactory
 
 _SERVER_FIXTURES = {"database", "postgres", "postgres_server", "server_dir", "spark"}
-
-FAST_SETTINGS = {"fsync": "off", "shared_buffers": "32MB"}
-"""Safe even for tests that crash the server: what is not synced survives the death of a process, though not of a machine."""
-
-
-class ServerFactory(Protocol):
-    """Makes and starts a private server, on an own directory, that ends with the test."""
-
-    def __call__(
-        self,
-        settings: Mapping[str, str] | None = None,
-        *,
-        version: int = 18,
-        tcp: bool = True,
-    ) -> Server: ...
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -52,7 +38,7 @@ def server_dir() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def postgres(server_dir: Path) -> Iterator[Server]:
-    """The worker's shared Postgres 18, with wal_level logical, a Unix socket and a loopback port."""
+    """The worker's shared Postgres 18: wal_level logical, a Unix socket and a loopback port."""
     server = Server(server_dir / "shared", settings=FAST_SETTINGS, tcp=True)
     with server:
         yield server
@@ -70,13 +56,10 @@ def database(postgres: Server) -> Iterator[Database]:
 def postgres_server(server_dir: Path) -> Iterator[ServerFactory]:
     """A factory of private servers with settings and a version of their own."""
     with ExitStack() as stack:
-        made = 0
 
         def make(
             settings: Mapping[str, str] | None = None, *, version: int = 18, tcp: bool = True
         ) -> Server:
-            nonlocal made
-            made += 1
             directory = Path(tempfile.mkdtemp(prefix="private-", dir=server_dir))
             directory.chmod(0o711)
             server = Server(

@@ -1,12 +1,13 @@
-"""The Postgres servers and databases that tests get from the fixtures `database` and `postgres_server`."""
+"""The servers and databases that tests get from the fixtures in `conftest`."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
+from typing import Protocol
 
 import psycopg
 from psycopg import sql
@@ -15,6 +16,9 @@ from psycopg.conninfo import make_conninfo
 from tailrace.embedded import EmbeddedPostgres, StopMode
 
 _numbers = count(1)
+
+FAST_SETTINGS = {"fsync": "off", "shared_buffers": "32MB"}
+"""Safe even for tests that kill the server: only the death of the machine loses unsynced data."""
 
 
 class Server(EmbeddedPostgres):
@@ -30,7 +34,7 @@ class Server(EmbeddedPostgres):
 
     @contextmanager
     def database(self) -> Iterator[Database]:
-        """A fresh database; whatever was made in it, or on the server for its sake, is gone afterwards."""
+        """A fresh database; what the test made there, or on the server, is gone afterwards."""
         self.start()
         name = f"test_{next(_numbers)}"
         with self.connect() as connection:
@@ -97,3 +101,15 @@ def _drop_roles(connection: psycopg.Connection) -> None:
     query = "SELECT rolname FROM pg_roles WHERE rolname <> 'postgres' AND rolname !~ '^pg_'"
     for (name,) in connection.execute(query).fetchall():
         connection.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
+
+
+class ServerFactory(Protocol):
+    """Makes and starts a private server, on an own directory, that ends with the test."""
+
+    def __call__(
+        self,
+        settings: Mapping[str, str] | None = None,
+        *,
+        version: int = 18,
+        tcp: bool = True,
+    ) -> Server: ...

@@ -1,7 +1,8 @@
 """Whom Postgres runs as, and what that account can reach.
 
-Postgres refuses to run as root. Started by root, it runs as the owner of its data directory, or as `nobody` for a new one.
-Started by anyone else, it runs as that user, and nothing here has an effect.
+Postgres refuses to run as root. Started by root, it runs as the owner of its data directory, or as
+`nobody` for a new one. Started by anyone else, it runs as that user, and nothing here has an
+effect.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Account:
             ) from error
 
     def can_enter(self, directory: Path) -> bool:
-        """Whether this account can reach what is inside `directory`: asked of the system, not worked out from modes."""
+        """Whether this account reaches what is in `directory`: asked, not worked out from modes."""
         return not self.is_other or self.run(["test", "-x", directory]).returncode == 0
 
     def give(self, path: Path) -> None:

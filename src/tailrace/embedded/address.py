@@ -1,7 +1,8 @@
 """The addresses of an embedded server: a Unix socket always, a loopback port if asked for.
 
-The socket's directory follows from the data directory alone, so that it is the same after a restart. Only the account that
-runs the server may enter it, which is what makes trusting every connection safe.
+The socket's directory follows from the data directory alone, so that it is the same after a
+restart. Only the account that runs the server may enter it, which is what makes trusting every
+connection safe.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tailrace.embedded.account import Account
 from tailrace.errors import ConfigError
 
 SOCKET_ONLY_PORT = 5432
-"""Names the socket of a server that has no TCP port; it is in a directory of its own, so it cannot clash."""
+"""Part of the socket's name; it cannot clash, because each socket has a directory of its own."""
 
 _SOCKET_PATH_BYTES_MAX = 107
 
@@ -55,7 +56,8 @@ class Address:
 def socket_dir(directory: Path, account: Account) -> Path:
     """The data directory itself, or a private one under /tmp if its path is too long or not plain.
 
-    A socket's path has at most 107 bytes, and in a list of hosts or directories some letters have a meaning.
+    A socket's path has at most 107 bytes, and in a list of hosts or directories some letters have a
+    meaning.
     """
     is_plain = re.fullmatch(r"[A-Za-z0-9_./-]+", str(directory)) is not None
     if is_plain and len(f"{directory}/.s.PGSQL.65535.lock") <= _SOCKET_PATH_BYTES_MAX:

@@ -1,6 +1,7 @@
 """A cluster on disk: made once by initdb, configured anew at every start.
 
-A cluster is made beside its place and renamed into it, so that a data directory is whole or absent, whenever we die.
+A cluster is made beside its place and renamed into it, so that a data directory is whole or absent,
+whenever we die.
 """
 
 from __future__ import annotations

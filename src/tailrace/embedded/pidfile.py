@@ -1,7 +1,9 @@
-"""The postmaster's own note about itself, `postmaster.pid`: the only record of a running server that is never wrong for long.
+"""The postmaster's own note about itself, `postmaster.pid`: the only record of a running server
+that is never wrong for long.
 
-Its lines, in order: process id, data directory, start time, port, socket directory, listen address, shared memory, status
-(src/include/utils/pidfile.h). Lines are added while the server starts, so a young file is short.
+Its lines, in order: process id, data directory, start time, port, socket directory, listen address,
+shared memory, status (src/include/utils/pidfile.h). Lines are added while the server starts, so a
+young file is short.
 """
 
 from __future__ import annotations
@@ -35,10 +37,11 @@ class Postmaster:
         return True
 
     def is_alive(self, data_dir: Path) -> bool:
-        """Whether the process exists and, where the system can tell, is a server of that directory."""
+        """Whether the process exists and, where one can tell, is a server of that directory."""
         if not self.has_process or not sys.platform.startswith("linux"):
             return self.has_process
-        # Containers hand out the same few ids again and again: a postmaster works in its data directory, others do not.
+        # Containers hand out the same few ids again and again: a postmaster works in its data
+        # directory, others do not.
         try:
             return Path(f"/proc/{self.pid}/cwd").samefile(data_dir)
         except FileNotFoundError:

@@ -1,8 +1,9 @@
 """Where the programs and the data of an embedded Postgres lie.
 
-Usually where they were installed and where the user wants them. But when root starts it, Postgres runs as another account, to
-which a home directory such as /root is closed. We do not open the user's directories. Instead a copy of the programs,
-and the cluster itself, live below `SYSTEM_DIR`, and the wanted path becomes a link to the cluster.
+Usually where they were installed and where the user wants them. But when root starts it, Postgres
+runs as another account, to which a home directory such as /root is closed. We do not open the
+user's directories. Instead a copy of the programs, and the cluster itself, live below `SYSTEM_DIR`,
+and the wanted path becomes a link to the cluster.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def _package_dir() -> Path:
 
 
 def _copied(package: Path, install: str) -> Path:
-    """Copy one version's programs below the system directory, once; their libraries are found by relative path."""
+    """Copy one version's programs, once; they find their libraries by relative path."""
     original = (package / install / "bin" / "postgres").stat()
     identity = f"{package}:{install}:{original.st_size}:{original.st_mtime_ns}"
     home = _system_dir("programs")

@@ -1,8 +1,9 @@
 """Postgres as a part of this process: started on a directory, gone with its owner.
 
-The programs come with a Python package. A small supervisor (see `supervise`) is the parent of the server and stops it when this
-process ends, however it ends; a signal typed at the terminal reaches us, not the server. One lock per data directory,
-held by the supervisor, keeps two owners apart. Beside the data directory lie that lock and the server's log.
+The programs come with a Python package. A small supervisor (see `supervise`) is the parent of the
+server and stops it when this process ends, however it ends; a signal typed at the terminal reaches
+us, not the server. One lock per data directory, held by the supervisor, keeps two owners apart.
+Beside the data directory lie that lock and the server's log.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -64,7 +66,7 @@ class EmbeddedPostgres:
 
     @property
     def dsn(self) -> str:
-        """How to connect through the Unix socket; known once started, and the same after a restart."""
+        """How to connect through the Unix socket; known once started, the same after a restart."""
         if not self._address.socket_dir:
             raise ConfigError("this postgres was never started", hint="call start() first")
         return self._address.dsn
@@ -114,7 +116,7 @@ class EmbeddedPostgres:
             os.close(lock)
 
     def stop(self, mode: StopMode = "fast", *, timeout_s: float = 30) -> None:
-        """Stop the server and wait for its end; after `timeout_s` without one, stop as by `immediate`."""
+        """Stop the server and wait for its end; one that takes longer is stopped immediately."""
         if self._supervisor is None:
             return
         assert self._supervisor.stdin is not None
@@ -141,7 +143,7 @@ class EmbeddedPostgres:
         return self.data_dir.with_name(self.data_dir.name + suffix)
 
     def _lock(self) -> int:
-        """Take the lock on the data directory; it lasts until we and the supervisor have closed it."""
+        """Lock the data directory, until we and the supervisor have closed the descriptor."""
         path = self._beside(".lock")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -177,13 +179,17 @@ class EmbeddedPostgres:
     def _launch(
         self, command: list[str | Path], directory: Path, account: Account, lock: int
     ) -> str | None:
-        """Start the server under a supervisor and wait until it is ready; what went wrong, if anything."""
+        """Start the server and wait until it is ready; return what went wrong, if anything."""
         log_start = _trim(self.log_path)
         private_dir = self._address.socket_dir if self._address.socket_dir != str(directory) else ""
         self._supervisor = subprocess.Popen(
-            [sys.executable, "-I", "-S", supervise.__file__, str(os.getpid())]
-            + [str(account.uid), str(account.gid), str(self.log_path), private_dir]
-            + [*map(str, command), *self._address.options],
+            [
+                *(sys.executable, "-I", "-S", supervise.__file__),
+                *(str(os.getpid()), str(account.uid), str(account.gid)),
+                *(str(self.log_path), private_dir),
+                *(str(word) for word in command),
+                *self._address.options,
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
@@ -219,7 +225,7 @@ class EmbeddedPostgres:
 
 
 def running_dsn(data_dir: Path) -> str | None:
-    """How to connect to the server that somebody, maybe another process, runs on `data_dir`; None if nobody does."""
+    """How to connect to the server that any process runs on `data_dir`; None if none does."""
     try:
         postmaster = pidfile.read(data_dir)
     except PermissionError as error:
@@ -232,9 +238,11 @@ def running_dsn(data_dir: Path) -> str | None:
 
 
 def _clear_stale(data_dir: Path) -> None:
-    """Wait for a server that lost its supervisor to end, and remove a note that would be taken for a living server's.
+    """Wait for a server that lost its supervisor to end, and remove a note that would be taken for
+    a living server's.
 
-    Postgres itself sees through a note whose process is gone, but not when that process id was given to another program.
+    Postgres itself sees through a note whose process is gone, but not when that process id was
+    given to another program.
     """
     deadline = time.monotonic() + _LEAVE_TIMEOUT_S
     try:
@@ -270,9 +278,11 @@ def _trim(log: Path) -> int:
 
 
 def _fault(log: Path, start: int) -> str:
-    """The most telling of the server's last messages."""
+    """The most telling of the server's last messages, without its time and process."""
     with log.open("rb") as messages:
         messages.seek(start)
         lines = messages.read().decode(errors="replace").splitlines()
-    telling = [line for line in lines if "FATAL" in line or "PANIC" in line] or lines
-    return telling[-1].strip() if telling else "no message"
+    fatal = [line for line in lines if re.search(r"\b(FATAL|PANIC): ", line)]
+    # Of a wrong setting, the last message only says that there is one; the first names it.
+    telling = fatal[-1:] if fatal and "contains errors" not in fatal[-1] else lines[:1]
+    return re.sub(r"^.*?[A-Z]+: +", "", telling[0]) if telling else "it gave no reason"

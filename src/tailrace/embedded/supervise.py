@@ -1,12 +1,14 @@
 """The parent of an embedded Postgres: it lives just long enough to stop the server after its owner.
 
-The owner holds the write end of our standard input. An order ("fast 30": the way to stop, and the seconds until harsher
-means) comes through it; its end, by whatever death of the owner, is the order to stop fast. If we ourselves are killed,
-the kernel sends Postgres SIGQUIT (PR_SET_PDEATHSIG, Linux only). So no server survives the program that started it.
+The owner holds the write end of our standard input. An order ("fast 30": the way to stop, and the
+seconds until harsher means) comes through it; its end, by whatever death of the owner, is the order
+to stop fast. If we ourselves are killed, the kernel sends Postgres SIGQUIT (PR_SET_PDEATHSIG, Linux
+only). So no server survives the program that started it.
 
-The process that runs this file imports nothing but the standard library and is started by path, so that it is there in
-milliseconds and does not depend on the owner's environment. Whatever descriptors the owner passed (its lock on the data
-directory) stay open here and are not given to Postgres: the lock is held exactly as long as the server has a parent.
+The process that runs this file imports nothing but the standard library and is started by path, so
+that it is there in milliseconds and does not depend on the owner's environment. Whatever
+descriptors the owner passed (its lock on the data directory) stay open here and are not given to
+Postgres: the lock is held exactly as long as the server has a parent.
 """
 
 from __future__ import annotations
@@ -70,7 +72,8 @@ def _spawn(command: list[str], *, user: int, group: int, log: Path) -> subproces
             user=user if user >= 0 else None,
             group=group if group >= 0 else None,
             extra_groups=[] if user >= 0 else None,
-            # Python runs this after the change of account, which would clear the death signal. No threads here.
+            # Python runs this after the change of account, which would clear the death signal. No
+            # threads here.
             preexec_fn=_die_with_parent(),
         )
 
@@ -92,7 +95,8 @@ def _die_with_parent() -> Callable[[], None] | None:
 def _await_order(server: subprocess.Popen[bytes], *, owner: int, signals: int) -> str:
     """Wait for an order, the end of the owner, or the end of the server."""
     control = sys.stdin.fileno()
-    # The parent's id is watched too: a forked child of the owner may hold the pipe open after the owner's death.
+    # The parent's id is watched too: a forked child of the owner may hold the pipe open after the
+    # owner's death.
     while server.poll() is None and os.getppid() == owner:
         readable, _, _ = select.select([control, signals], [], [], 1)
         if control in readable:
@@ -103,7 +107,7 @@ def _await_order(server: subprocess.Popen[bytes], *, owner: int, signals: int) -
 
 
 def _stop(server: subprocess.Popen[bytes], order: str) -> None:
-    """Stop the server as ordered; a reader that stalls can hold up a fast stop for ever, so grow harsher in time."""
+    """Stop as ordered, then harder: a reader that stalls can hold up a fast stop for ever."""
     mode, _, patience_s = order.partition(" ")
     modes = [mode, "immediate", "kill"] if mode in ("smart", "fast") else [mode, "kill"]
     for step, mode in enumerate(modes):
