@@ -1,0 +1,9 @@
+"""Frames to Arrow columns: pgoutput's rows, read by the buffer and typed, with their place in the
+log.
+"""
+
+from tailrace.decode.changes import OpenTransaction
+from tailrace.decode.decoder import TableChanges, decode
+from tailrace.decode.types import arrow_schema, change_schema
+
+__all__ = ["OpenTransaction", "TableChanges", "arrow_schema", "change_schema", "decode"]

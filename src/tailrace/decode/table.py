@@ -1,0 +1,148 @@
+"""Rows of one table and one shape as an Arrow table: its typed columns, then what happened to each
+row.
+
+Invariant: nothing is lost between the tuple and the table. A value is in its column, or its column
+is NULL and its exact text is in `_text` (under `column`, or `_before.column` for a value of the old
+tuple), or it was not sent and its column is named in `_unchanged`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tailrace.decode.changes import Changes
+from tailrace.decode.rows import Rows
+from tailrace.decode.texts import gather
+from tailrace.decode.tuples import TEXT, UNCHANGED, Cells
+from tailrace.decode.types import NAMES, TEXTS, TIMESTAMP_UTC
+from tailrace.decode.values import convert, exact_text
+from tailrace.model import Op, Origin
+from tailrace.model.change import BEFORE
+from tailrace.postgres.pgoutput import Tag
+
+_OPS: Final = pa.array([str(op) for op in Op], pa.string())
+_OP_OF_TAG: Final = np.zeros(256, dtype=np.int8)
+_OP_OF_TAG[[Tag.INSERT, Tag.UPDATE, Tag.DELETE, Tag.TRUNCATE]] = range(4)
+
+
+@dataclass(slots=True)
+class _Leftovers:
+    """The texts that their columns could not hold, for `_text`."""
+
+    names: list[str] = field(default_factory=list)
+    rows: list[NDArray[np.intp]] = field(default_factory=list)
+    texts: list[pa.StringArray] = field(default_factory=list)
+
+    def add(self, name: str, rows: NDArray[np.intp], texts: pa.BinaryArray) -> None:
+        self.names.append(name)
+        self.rows.append(rows)
+        self.texts.append(exact_text(texts))
+
+    def to_map(self, row_count: int) -> pa.MapArray:
+        """One map for each row that has any, in the order added; NULL for the others."""
+        if not self.rows:
+            return pa.nulls(row_count, TEXTS)
+        rows = np.concatenate(self.rows)
+        order = np.argsort(rows, kind="stable")
+        name_of = np.repeat(np.arange(len(self.names)), [len(part) for part in self.rows])
+        keys = pa.array(self.names, pa.string()).take(pa.array(name_of[order]))
+        items = pa.concat_arrays(self.texts).take(pa.array(order))
+        counts = np.bincount(rows, minlength=row_count)
+        return pa.MapArray.from_arrays(_list_offsets(counts), keys, items, type=TEXTS)
+
+
+def build_table(
+    schema: pa.Schema, rows: Rows, changes: Changes, places: NDArray[np.intp]
+) -> pa.Table:
+    """The table of `rows`, which are the changes at `places`; `schema` is their change schema."""
+    before_type = schema.field(BEFORE).type
+    fields = [before_type.field(index) for index in range(before_type.num_fields)]
+    left = _Leftovers()
+    everywhere = np.arange(len(places))
+    own = [
+        _typed(rows.data, cells, column.type, column.name, everywhere, left)
+        for cells, column in zip(rows.now, fields, strict=True)
+    ]
+    before = _before(rows, before_type, fields, left)
+    meta = [
+        _OPS.take(pa.array(_OP_OF_TAG[rows.tag])),
+        *_place_columns(changes, places),
+        pa.repeat(pa.scalar(str(Origin.WAL), pa.string()), len(places)),
+        _unchanged(rows, [column.name for column in fields]),
+        before,
+        left.to_map(len(places)),
+    ]
+    return pa.Table.from_arrays(own + meta, schema=schema)
+
+
+def _typed(
+    data: NDArray[np.uint8],
+    cells: Cells,
+    target: pa.DataType,
+    name: str,
+    rows: NDArray[np.intp],
+    left: _Leftovers,
+) -> pa.Array:
+    """One typed column; texts that it cannot hold are left over, at their places in `rows`."""
+    texts = gather(data, cells)
+    values = convert(texts, target)
+    if values.null_count > texts.null_count:
+        lost = values.is_null().to_numpy(zero_copy_only=False) & (cells.kind == TEXT)
+        left.add(name, rows[lost], texts.filter(pa.array(lost)))
+    return values
+
+
+def _before(
+    rows: Rows, target: pa.StructType, fields: list[pa.Field], left: _Leftovers
+) -> pa.StructArray:
+    """The old tuples, NULL for the rows that came without one."""
+    if not len(rows.old):
+        return pa.nulls(len(rows.tag), target)
+    columns = [
+        _typed(rows.data, cells, column.type, f"{BEFORE}.{column.name}", rows.old, left)
+        for cells, column in zip(rows.before, fields, strict=True)
+    ]
+    # from_arrays cannot tell how many rows a struct without fields has.
+    if not columns:
+        return pa.array([{}] * len(rows.tag), target)
+    tuples = pa.StructArray.from_arrays(columns, fields=fields)
+    if len(rows.old) == len(rows.tag):
+        return tuples
+    place = np.full(len(rows.tag), -1)
+    place[rows.old] = np.arange(len(rows.old))
+    return tuples.take(pa.array(place, mask=place < 0))
+
+
+def _place_columns(changes: Changes, places: NDArray[np.intp]) -> list[pa.Array]:
+    """Commit position, ordinal, commit time, xid."""
+    transaction = changes.transaction[places]
+    transactions = changes.transactions
+    return [
+        pa.array(transactions.commit_lsn[transaction]),
+        pa.array(changes.ordinal[places]),
+        pa.array(transactions.commit_ts_us[transaction]).cast(TIMESTAMP_UTC),
+        pa.array(transactions.xid[transaction]),
+    ]
+
+
+def _unchanged(rows: Rows, names: list[str]) -> pa.ListArray:
+    """For each row the names of the columns that were not sent; NULL where all were."""
+    unsent = [cells.kind == UNCHANGED for cells in rows.now]
+    if not any(column.any() for column in unsent):
+        return pa.nulls(len(rows.tag), NAMES)
+    mask = np.stack(unsent, axis=1) & (rows.tag != Tag.DELETE)[:, None]
+    column_of = np.nonzero(mask)[1]
+    values = pa.array(names, pa.string()).take(pa.array(column_of))
+    return pa.ListArray.from_arrays(_list_offsets(mask.sum(axis=1)), values, type=NAMES)
+
+
+def _list_offsets(counts: NDArray[np.int64]) -> pa.Int32Array:
+    """Where each row's list starts, and where the last one ends; NULL marks a row without one."""
+    offsets = np.zeros(len(counts) + 1, dtype=np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    return pa.array(offsets, mask=np.append(counts == 0, False))

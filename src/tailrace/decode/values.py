@@ -1,0 +1,148 @@
+"""Postgres' text of values to typed Arrow arrays.
+
+Invariant: a value comes out exactly as Postgres meant it, or as NULL; never as another value and
+never as an error. The caller finds the NULLs that were not NULL and keeps their text.
+
+Each type has a quick way, for columns in which every value is of the plain form, and a careful way,
+taken when the quick one fails, which sorts out by pattern the values that Arrow cannot hold: NaN
+and infinity in a numeric, infinity, BC and five-digit years in a date.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tailrace.decode.texts import as_strings, binary_array, text_bytes, with_validity
+
+_INTEGER: Final = r"^-?[0-9]+$"
+_DECIMAL: Final = r"^-?[0-9]+(\.[0-9]+)?$"
+_FLOAT: Final = r"^(-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?|-?Infinity|NaN)$"
+_DATE: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+_TIMESTAMP: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
+_ZONE: Final = r"[+-][0-9]{2}(:[0-9]{2})?"
+_BYTEA: Final = r"^\\x([0-9a-f]{2})*$"
+
+# Spark and Delta take the years 1 to 9999 only; in days and in microseconds since 1970.
+_DAY_MIN: Final = -719_162
+_DAY_MAX: Final = 2_932_896
+_DAY_US: Final = 86_400_000_000
+
+_NIBBLES: Final = np.zeros(256, dtype=np.uint8)
+_NIBBLES[np.frombuffer(b"0123456789abcdef", dtype=np.uint8)] = np.arange(16)
+
+
+def convert(texts: pa.BinaryArray, target: pa.DataType) -> pa.Array:
+    """The values of one column as `target`; NULL also where `target` cannot hold the value."""
+    if texts.null_count == len(texts):
+        return pa.nulls(len(texts), target)
+    if pa.types.is_string(target):
+        return _to_string(texts)
+    if pa.types.is_boolean(target):
+        return _to_boolean(texts)
+    if pa.types.is_binary(target):
+        return _to_binary(texts)
+    if pa.types.is_integer(target):
+        return _cast(texts, target, top="9", pattern=_INTEGER)
+    if pa.types.is_decimal(target):
+        return _cast(texts, target, top="9", pattern=_DECIMAL)
+    if pa.types.is_floating(target):
+        return _cast(texts, target, top="~", pattern=_FLOAT)
+    if pa.types.is_date(target):
+        return _within(_cast(texts, target, top="9", pattern=_DATE), _DAY_MIN, _DAY_MAX)
+    zone = _ZONE if target.tz else ""
+    stamps = _cast(texts, target, top=":", pattern=f"{_TIMESTAMP}{zone}$")
+    return _within(stamps, _DAY_MIN * _DAY_US, (_DAY_MAX + 1) * _DAY_US - 1)
+
+
+def exact_text(texts: pa.BinaryArray) -> pa.StringArray:
+    r"""Text for any bytes, without loss: bytes that are not UTF-8 become `\x` and two hex digits
+    for each.
+
+    Such bytes come from a database of encoding SQL_ASCII. They cannot be taken for text: a column
+    of type string is NULL for no other reason, and Postgres' text of no other type but bytea starts
+    with a backslash.
+    """
+    try:
+        return texts.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([_exact(value) for value in texts.to_pylist()], pa.string())
+
+
+def _exact(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return f"\\x{value.hex()}"
+
+
+def _to_string(texts: pa.BinaryArray) -> pa.StringArray:
+    try:
+        return texts.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([_utf8_or_none(value) for value in texts.to_pylist()], pa.string())
+
+
+def _utf8_or_none(value: bytes | None) -> str | None:
+    try:
+        return value.decode() if value is not None else None
+    except UnicodeDecodeError:
+        return None
+
+
+def _cast(texts: pa.BinaryArray, target: pa.DataType, *, top: str, pattern: str) -> pa.Array:
+    """Cast text. `top` is the highest byte of the plain form: it keeps words, and any hexadecimal
+    that Arrow would take for a number, out of the quick way."""
+    if text_bytes(texts).max(initial=0) <= ord(top):
+        try:
+            return as_strings(texts).cast(target)
+        except pa.ArrowInvalid:
+            pass
+    plain = pc.match_substring_regex(texts, pattern)
+    return _cast_what_fits(as_strings(pc.if_else(plain, texts, None)), target)
+
+
+def _cast_what_fits(texts: pa.StringArray, target: pa.DataType) -> pa.Array:
+    """Cast by halves, so that only the values which do not fit (a 31st of June) come out NULL."""
+    try:
+        return texts.cast(target)
+    except pa.ArrowInvalid:
+        if len(texts) == 1:
+            return pa.nulls(1, target)
+        half = len(texts) // 2
+        halves = [_cast_what_fits(part, target) for part in (texts[:half], texts[half:])]
+        return pa.concat_arrays(halves)
+
+
+def _within(values: pa.Array, low: int, high: int) -> pa.Array:
+    """NULL where outside of `low` to `high`."""
+    numbers = _numbers(values)
+    inside = (numbers >= low) & (numbers <= high)
+    if inside.all():
+        return values
+    return pc.if_else(pa.array(inside), values, None)
+
+
+def _numbers(values: pa.Array) -> NDArray[np.int64]:
+    width = pa.int32() if pa.types.is_date32(values.type) else pa.int64()
+    numbers: NDArray[np.int64] = values.view(width).fill_null(0).to_numpy()
+    return numbers
+
+
+def _to_boolean(texts: pa.BinaryArray) -> pa.BooleanArray:
+    true, false = pc.equal(texts, b"t"), pc.equal(texts, b"f")
+    return pc.if_else(pc.or_(true, false), true, None)
+
+
+def _to_binary(texts: pa.BinaryArray) -> pa.BinaryArray:
+    plain = pc.match_substring_regex(texts, _BYTEA).fill_null(False)
+    digits = pc.binary_slice(pc.if_else(plain, texts, b"\\x"), 2)
+    nibbles = _NIBBLES[text_bytes(digits)]
+    offsets = np.frombuffer(digits.buffers()[1], np.int32)[: len(digits) + 1]
+    octets = np.bitwise_or(nibbles[0::2] << 4, nibbles[1::2], dtype=np.uint8)
+    values = binary_array((offsets - offsets[0]) // 2, octets)
+    return with_validity(values, plain.to_numpy(zero_copy_only=False))
