@@ -1,0 +1,204 @@
+"""What the catalog says about tables, as of now.
+
+The stream is the truth about a row's shape when it was written; the catalog only tells what the
+stream does not carry (primary keys, names of types) and which tables can be taken at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from psycopg.rows import dict_row
+
+from tailrace.model import ReplicaIdentity
+from tailrace.postgres.pattern import TablePattern
+from tailrace.postgres.session import Connection
+
+
+class Kind(StrEnum):
+    """pg_class.relkind, as far as a name can be mistaken for a table's."""
+
+    TABLE = "r"
+    PARTITIONED = "p"
+    FOREIGN = "f"
+    VIEW = "v"
+    MATERIALIZED_VIEW = "m"
+
+
+class Persistence(StrEnum):
+    """pg_class.relpersistence."""
+
+    PERMANENT = "p"
+    UNLOGGED = "u"
+    TEMPORARY = "t"
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo:
+    """A table as far as admission looks at it.
+
+    `key` is the primary key. `identity_columns` are the columns that Postgres writes of an old row
+    through an index: empty if the replica identity is NOTHING, FULL, or names no usable index.
+    """
+
+    oid: int
+    schema: str
+    name: str
+    kind: Kind
+    persistence: Persistence
+    identity: ReplicaIdentity
+    columns: tuple[str, ...]
+    generated: tuple[str, ...]
+    key: tuple[str, ...]
+    identity_columns: tuple[str, ...]
+    is_partition: bool
+    has_children: bool
+    owner: str
+    is_owned: bool
+    is_readable: bool
+
+    @property
+    def qualified(self) -> str:
+        """`schema.name`, as the configuration spells it."""
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def has_usable_identity(self) -> bool:
+        """True if Postgres can tell which row an UPDATE or DELETE meant."""
+        return self.identity is ReplicaIdentity.FULL or bool(self.identity_columns)
+
+    @property
+    def is_table(self) -> bool:
+        """True for a table of its own or the root of a partitioned one."""
+        return self.kind in (Kind.TABLE, Kind.PARTITIONED) and not self.is_partition
+
+
+@dataclass(frozen=True, slots=True)
+class RelationCatalog:
+    """What a Relation frame does not say.
+
+    `key` is the primary key, else the columns of the replica identity's index. `columns` are those
+    that the stream carries, to be compared with the frame's: if they differ, the catalog has moved
+    on and must not be believed. `type_names` holds the types that are not built in.
+    """
+
+    key: tuple[str, ...]
+    columns: tuple[str, ...]
+    type_names: tuple[tuple[int, str], ...]
+
+
+_NAMES: Final = """
+SELECT c.oid::bigint, n.nspname::text, c.relname::text
+  FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+ WHERE c.relkind IN ('r', 'p', 'f', 'v', 'm')
+   AND n.nspname NOT IN ('information_schema', 'tailrace', 'tailrace_changes')
+   AND NOT starts_with(n.nspname, 'pg_')
+ ORDER BY n.nspname, c.relname
+"""
+
+# The conditions under which an index can serve as replica identity are those of
+# RelationGetIndexList (src/backend/utils/cache/relcache.c): valid, not deferrable, and primary or
+# named. pg_has_role(…, 'USAGE') is the test that Postgres makes for ownership.
+_TABLES: Final = """
+SELECT c.oid::bigint AS oid,
+       n.nspname::text AS schema,
+       c.relname::text AS name,
+       c.relkind::text AS kind,
+       c.relpersistence::text AS persistence,
+       c.relreplident::text AS identity,
+       ARRAY(SELECT a.attname::text FROM pg_attribute AS a
+              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+              ORDER BY a.attnum) AS columns,
+       ARRAY(SELECT a.attname::text FROM pg_attribute AS a
+              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+                AND a.attgenerated <> ''
+              ORDER BY a.attnum) AS generated,
+       ARRAY(SELECT a.attname::text
+               FROM pg_index AS i, unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, place)
+               JOIN pg_attribute AS a ON a.attnum = k.attnum
+              WHERE i.indrelid = c.oid AND a.attrelid = c.oid AND k.place <= i.indnkeyatts
+                AND i.indisprimary
+              ORDER BY k.place) AS key,
+       ARRAY(SELECT a.attname::text
+               FROM pg_index AS i, unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, place)
+               JOIN pg_attribute AS a ON a.attnum = k.attnum
+              WHERE i.indrelid = c.oid AND a.attrelid = c.oid AND k.place <= i.indnkeyatts
+                AND i.indisvalid AND i.indimmediate
+                AND CASE c.relreplident WHEN 'd' THEN i.indisprimary
+                                        WHEN 'i' THEN i.indisreplident ELSE false END
+              ORDER BY k.place) AS identity_columns,
+       c.relispartition AS is_partition,
+       c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits WHERE inhparent = c.oid) AS has_children,
+       pg_get_userbyid(c.relowner)::text AS owner,
+       pg_has_role(c.relowner, 'USAGE') AS is_owned,
+       has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AS is_readable
+  FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+ WHERE c.oid = ANY (%s::oid[])
+ ORDER BY n.nspname, c.relname
+"""
+
+_TYPES: Final = """
+SELECT a.attrelid::bigint, t.oid::bigint, format_type(t.oid, NULL)
+  FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
+ WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped AND t.oid >= 16384
+ GROUP BY a.attrelid, t.oid
+ ORDER BY a.attrelid, t.oid
+"""
+
+_LEAVES: Final = """
+SELECT relid::oid::bigint FROM pg_partition_tree(%s::oid::regclass) WHERE isleaf
+"""
+
+
+def relation_names(conn: Connection) -> list[tuple[int, str, str]]:
+    """Oid, schema and name of all that a pattern may mean: no schema of the system or of ours."""
+    return [(oid, schema, name) for oid, schema, name in conn.execute(_NAMES)]
+
+
+def read_tables(conn: Connection, oids: Iterable[int]) -> list[TableInfo]:
+    """Those of the relations that still exist, by name."""
+    with conn.cursor(row_factory=dict_row) as cursor:
+        return [_table_info(row) for row in cursor.execute(_TABLES, (list(oids),))]
+
+
+def tables_matching(conn: Connection, patterns: Sequence[str]) -> list[TableInfo]:
+    """The tables and partition roots that any pattern means, by name; raises ConfigError."""
+    parsed = [TablePattern.parse(text) for text in patterns]
+    oids = [
+        oid
+        for oid, schema, name in relation_names(conn)
+        if any(pattern.matches(schema, name) for pattern in parsed)
+    ]
+    return [table for table in read_tables(conn, oids) if table.is_table]
+
+
+def read_leaves(conn: Connection, root: TableInfo) -> list[TableInfo]:
+    """The partitions that hold the rows of a partitioned table."""
+    return read_tables(conn, [oid for (oid,) in conn.execute(_LEAVES, (root.oid,))])
+
+
+def describe_relations(conn: Connection, oids: Sequence[int]) -> dict[int, RelationCatalog]:
+    """By oid; a relation that is gone is left out."""
+    types: dict[int, list[tuple[int, str]]] = {}
+    for relation_oid, type_oid, name in conn.execute(_TYPES, (list(oids),)):
+        types.setdefault(relation_oid, []).append((type_oid, name))
+    return {
+        table.oid: RelationCatalog(
+            key=table.key or table.identity_columns,
+            columns=tuple(c for c in table.columns if c not in table.generated),
+            type_names=tuple(types.get(table.oid, ())),
+        )
+        for table in read_tables(conn, oids)
+    }
+
+
+def _table_info(row: dict[str, Any]) -> TableInfo:
+    row["kind"] = Kind(row["kind"])
+    row["persistence"] = Persistence(row["persistence"])
+    row["identity"] = ReplicaIdentity(row["identity"])
+    for name in ("columns", "generated", "key", "identity_columns"):
+        row[name] = tuple(row[name])
+    return TableInfo(**row)

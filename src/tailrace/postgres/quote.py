@@ -1,0 +1,76 @@
+"""The one place where names become SQL.
+
+Nothing else joins a name to a statement. Names that we choose are of `[a-z0-9_]`, which Postgres
+allows in a slot's name; names from the catalog are quoted by psycopg. A statement with a quoted
+name takes no parameters: psycopg would read a % of the name as one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Self
+
+from psycopg import sql
+
+from tailrace.errors import ConfigError
+
+_PREFIX: Final = "tailrace_"
+_RESERVED_SUFFIX: Final = "_buffers"
+_NAME_BYTES_MAX: Final = 63
+SOURCE_NAME_CHARACTERS_MAX: Final = _NAME_BYTES_MAX - len(_PREFIX) - len(_RESERVED_SUFFIX)
+
+_SOURCE_NAME: Final = re.compile(r"[a-z0-9_]+")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceNames:
+    """What a source is called inside Postgres.
+
+    >>> SourceNames.of("main")
+    SourceNames(slot='tailrace_main', publication='tailrace_main')
+    """
+
+    slot: str
+    publication: str
+
+    @classmethod
+    def of(cls, source_name: str) -> Self:
+        """The names that belong to `source.name`; raises ConfigError."""
+        if _SOURCE_NAME.fullmatch(source_name) is None:
+            raise ConfigError(
+                f"source.name {source_name!r} cannot name a replication slot",
+                hint="use lower-case letters, digits and underscores only",
+            )
+        if len(source_name) > SOURCE_NAME_CHARACTERS_MAX:
+            raise ConfigError(
+                f"source.name {source_name!r} is too long",
+                hint=f"use at most {SOURCE_NAME_CHARACTERS_MAX} characters",
+            )
+        if source_name.endswith(_RESERVED_SUFFIX):
+            raise ConfigError(
+                f"source.name {source_name!r} ends in {_RESERVED_SUFFIX}, which is reserved",
+                hint="choose another name",
+            )
+        name = _PREFIX + source_name
+        return cls(slot=name, publication=name)
+
+
+def identifier(name: str) -> sql.Identifier:
+    """One name, quoted."""
+    return sql.Identifier(name)
+
+
+def qualified(schema: str, table: str) -> sql.Identifier:
+    """A table's name, both parts quoted."""
+    return sql.Identifier(schema, table)
+
+
+def statement(template: str, *names: sql.Identifier) -> sql.Composed:
+    """`template` with each `{}` replaced by a quoted name."""
+    return sql.SQL(template).format(*names)
+
+
+def shown(template: str, *names: sql.Identifier) -> str:
+    """The same, as text for a person to paste."""
+    return statement(template, *names).as_string()

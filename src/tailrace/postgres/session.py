@@ -1,0 +1,176 @@
+"""Sessions on the source, every one with the same settings.
+
+Values travel as text, so a setting that changes a value's text (DateStyle, TimeZone, bytea_output,
+…) is pinned on every connection, the replication one included: what a snapshot reads and what the
+stream sends are the same bytes, whatever a role, a database or the environment has set.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+import psycopg
+from psycopg import pq, sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import TupleRow
+
+from tailrace.errors import ConfigError
+from tailrace.postgres.sqlstate import connect_error, source_error
+
+__all__ = [
+    "APPLICATION_NAME",
+    "PINNED",
+    "Connection",
+    "connect",
+    "connect_error",
+    "conninfo",
+    "pin",
+    "redact_dsn",
+    "source_error",
+    "startup_options",
+]
+
+Connection: TypeAlias = psycopg.Connection[TupleRow]
+
+APPLICATION_NAME: Final = "tailrace"
+"""By this a session is known as ours, in pg_stat_activity and to synchronous_standby_names."""
+
+CONNECT_TIMEOUT_S: Final = 10
+
+PINNED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        # The text of values.
+        "client_encoding": "UTF8",
+        "DateStyle": "ISO, YMD",
+        "IntervalStyle": "postgres",
+        "TimeZone": "UTC",
+        "extra_float_digits": "3",
+        "bytea_output": "hex",
+        "lc_monetary": "C",
+        # Names are always qualified, so nobody can put an object of theirs before one of ours.
+        "search_path": "",
+        # A row that a policy would hide must be an error, not a missing row.
+        "row_security": "off",
+        "default_transaction_isolation": "read committed",
+        "default_transaction_read_only": "off",
+        "synchronous_commit": "on",
+        # Nothing of ours may hold a lock or wait for one for long; nor be ended for being idle.
+        "lock_timeout": "5s",
+        "statement_timeout": "60s",
+        "idle_in_transaction_session_timeout": "60s",
+        "idle_session_timeout": "0",
+    }
+)
+
+_SETTING_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+# What libpq's splitter (pg_split_opts) takes for the end of a word, and its escape.
+_SPECIAL: Final = re.compile(r"[\s\\]", re.ASCII)
+
+
+def startup_options(settings: Mapping[str, str]) -> str:
+    r"""The settings as libpq's `options` parameter.
+
+    >>> startup_options({"search_path": "", "DateStyle": "ISO, YMD"})
+    '-c search_path= -c DateStyle=ISO,\\ YMD'
+    """
+    for name in settings:
+        if _SETTING_NAME.fullmatch(name) is None:
+            raise ValueError(f"not the name of a setting: {name!r}")
+    return " ".join(f"-c {name}={_escaped(value)}" for name, value in settings.items())
+
+
+def _escaped(value: str) -> str:
+    return _SPECIAL.sub(r"\\\g<0>", value)
+
+
+def conninfo(
+    dsn: str,
+    *,
+    application_name: str = APPLICATION_NAME,
+    settings: Mapping[str, str] = MappingProxyType({}),
+    replication: bool = False,
+) -> str:
+    """The full connection string: the user's, then `PINNED`, then `settings`; later ones win.
+
+    Holds the password: never show it. Raises ConfigError.
+    """
+    params = _parse(dsn)
+    options = [params.get("options"), startup_options({**PINNED, **settings})]
+    forced: dict[str, str] = {
+        "options": " ".join(option for option in options if option),
+        "application_name": application_name,
+        # As a parameter of its own it would win over `options`.
+        "client_encoding": PINNED["client_encoding"],
+    }
+    if replication:
+        forced["replication"] = "database"
+    return make_conninfo("", **{"connect_timeout": str(CONNECT_TIMEOUT_S), **params, **forced})
+
+
+def connect(
+    dsn: str,
+    *,
+    application_name: str = APPLICATION_NAME,
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> Connection:
+    """An autocommit session; raises SourceError, or ConfigError if `dsn` cannot be read."""
+    target = conninfo(dsn, application_name=application_name, settings=settings)
+    try:
+        conn = psycopg.connect(target, autocommit=True)
+    except psycopg.Error as exc:
+        raise connect_error(str(exc), target) from exc
+    pin(conn.pgconn)
+    return conn
+
+
+def pin(pgconn: pq.abc.PGconn) -> None:
+    """Set again what the environment has overridden.
+
+    libpq sends PGTZ and PGDATESTYLE beside `options`, and the server lets them win. Both are
+    settings that the server reports, so a session without them costs no round trip.
+    """
+    for name, value in PINNED.items():
+        reported = pgconn.parameter_status(name.encode())
+        if reported is None or reported == value.encode():
+            continue
+        statement = sql.SQL("SET {} TO {}").format(sql.Identifier(name), sql.Literal(value))
+        result = pgconn.exec_(statement.as_bytes())
+        if result.status != pq.ExecStatus.COMMAND_OK:
+            raise source_error(psycopg.errors.error_from_result(result))
+
+
+def redact_dsn(dsn: str) -> str:
+    """The connection string for people: every secret replaced by `***`.
+
+    >>> redact_dsn("postgresql://ann:hunter2@db/shop")
+    'user=ann password=*** dbname=shop host=db'
+    """
+    try:
+        parsed = pq.Conninfo.parse(dsn.encode())
+    except psycopg.Error:
+        return "(unreadable)"
+    # libpq itself marks the options that are secrets.
+    shown = {
+        option.keyword.decode(): "***" if option.dispchar == b"*" else option.val.decode()
+        for option in parsed
+        if option.val is not None
+    }
+    return make_conninfo("", **shown)
+
+
+def _parse(dsn: str) -> dict[str, str]:
+    # The cause is left out on purpose: libpq repeats the unreadable part, which may be the
+    # password.
+    hint = "postgresql://user:password@host:5432/database; percent-encode @ : / ? # in the password"
+    try:
+        params = conninfo_to_dict(dsn)
+    except psycopg.Error:
+        raise ConfigError("source.dsn is not a connection string", hint=hint) from None
+    # In a URI the rest of a password with an unescaped @ is read as host and port, and so gets into
+    # messages.
+    if any("@" in str(params.get(name) or "") for name in ("host", "port")):
+        raise ConfigError("source.dsn has an @ in its host or port", hint=hint)
+    return {key: str(value) for key, value in params.items() if value is not None}
