@@ -40,6 +40,7 @@ from tailrace.storage.store import (
     ObjectExists,
     ObjectMissing,
     check_key,
+    check_listing,
     check_prefix,
     check_range,
     is_key,
@@ -53,6 +54,7 @@ _REMEDIES: Final = {
     errno.ENOSPC: ("the disk is full: free some space and it goes on by itself", True),
     errno.EDQUOT: ("the disk quota is used up: free some space and it goes on by itself", True),
     errno.EIO: ("the disk failed: look at the kernel log and check the disk", True),
+    errno.ENOENT: ("someone removed a directory or a temporary file of the store", True),
     errno.EROFS: ("the file system is read-only: it was mounted so, or it met a disk fault", False),
     errno.EACCES: ("give this user read and write permission there", False),
     errno.EPERM: ("give this user read and write permission there", False),
@@ -116,7 +118,7 @@ class FileStore:
 
     def list(self, prefix: str, *, after: str = "") -> Entries:
         """See `Store.list`. Only files past `after` are looked at; the others cost their name."""
-        check_prefix(prefix)
+        check_listing(prefix, after)
         try:
             entries = list(self._entries(prefix, after))
         except OSError as error:

@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from weakref import WeakValueDictionary
 
 from tailrace.storage.store import (
@@ -15,6 +16,7 @@ from tailrace.storage.store import (
     ObjectExists,
     ObjectMissing,
     check_key,
+    check_listing,
     check_prefix,
     check_range,
 )
@@ -70,14 +72,15 @@ class MemoryStore:
 
     def list(self, prefix: str, *, after: str = "") -> Entries:
         """See `Store.list`."""
-        check_prefix(prefix)
+        check_listing(prefix, after)
         with self._lock:
-            objects = list(self._objects.items())
-        return [
-            Entry(key, len(data), modified_s)
-            for key, (data, modified_s) in sorted(objects)
-            if key.startswith(prefix) and key > after
-        ]
+            entries = [
+                Entry(key, len(data), modified_s)
+                for key, (data, modified_s) in self._objects.items()
+                if key.startswith(prefix) and key > after
+            ]
+        entries.sort(key=attrgetter("key"))
+        return entries
 
     def sync(self, prefix: str) -> None:
         """See `Store.sync`: there is nothing below the memory."""

@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Iterable
 from datetime import timedelta
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -35,6 +36,7 @@ from tailrace.storage.store import (
     ObjectExists,
     ObjectMissing,
     check_key,
+    check_listing,
     check_prefix,
     check_range,
 )
@@ -58,14 +60,17 @@ _RETRY: Final[RetryConfig] = {
 }
 
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
-_CODE: Final = re.compile(r"<Code>(\w+)</Code>")
+_CODE: Final = re.compile(r"(?:<Code>|\(code: )(\w+)")
+_STATUS: Final = re.compile(r"status code: (\d+ [\w ]+)")
+_RANGE_REFUSED: Final = "416 Range Not Satisfiable"
 _BUCKET_MISSING: Final = ("NoSuchBucket", "ContainerNotFound")
 _CREDENTIALS_HINT: Final = (
     "check the credentials in the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,"
     " AWS_REGION, or a role) and that they may get, put, list and delete there"
 )
-# What the client asks when the environment has no credentials: the machine's own metadata service.
-_METADATA_PATHS: Final = ("/latest/api/token", "/latest/meta-data/")
+# How a refusal looks inside the answer to a bulk delete, and what the client asks when the
+# environment has no credentials: the machine's own metadata service.
+_DENIED: Final = ("(code: AccessDenied)", "/latest/api/token", "/latest/meta-data/")
 
 
 class ObjectStore:
@@ -76,7 +81,7 @@ class ObjectStore:
         options: ClientConfig = {
             "connect_timeout": _CONNECT_TIMEOUT,
             "timeout": _REQUEST_TIMEOUT,
-            "allow_http": _http_allowed(),
+            "allow_http": _plain_http(urlsplit(url).scheme),
         }
         try:
             self._bucket = from_url(self._url, client_options=options, retry_config=_RETRY)
@@ -120,15 +125,22 @@ class ObjectStore:
 
     def _get_range(self, key: str, start: int, length: int | None) -> bytes:
         # Object stores refuse a range that holds no byte; files and this protocol do not.
-        size = obstore.head(self._bucket, key)["size"]
-        end = size if length is None else min(size, start + length)
-        if start >= end:
+        if length == 0:
+            obstore.head(self._bucket, key)
             return b""
-        return bytes(obstore.get_range(self._bucket, key, start=start, end=end))
+        try:
+            if length is None:
+                found = obstore.get(self._bucket, key, options={"range": {"offset": start}})
+                return bytes(found.bytes())
+            return bytes(obstore.get_range(self._bucket, key, start=start, length=length))
+        except BaseError as error:
+            if _RANGE_REFUSED in str(error):
+                return b""
+            raise
 
     def list(self, prefix: str, *, after: str = "") -> Entries:
         """See `Store.list`; `after` is passed on, so that earlier keys are not even sent."""
-        check_prefix(prefix)
+        check_listing(prefix, after)
         try:
             found = obstore.list(self._bucket, prefix or None, offset=after or None).collect()
         except (BaseError, OSError) as error:
@@ -136,7 +148,8 @@ class ObjectStore:
         entries = [
             Entry(meta["path"], meta["size"], meta["last_modified"].timestamp()) for meta in found
         ]
-        return sorted(entries, key=lambda entry: entry.key)
+        entries.sort(key=attrgetter("key"))
+        return entries
 
     def sync(self, prefix: str) -> None:
         """See `Store.sync`: an object store shows only what is durable."""
@@ -169,7 +182,7 @@ class ObjectStore:
         if _bucket_missing(error):
             return StoreError(message, hint="make the bucket, or correct its name", retry=False)
         if isinstance(error, PermissionDeniedError | UnauthenticatedError) or any(
-            path in str(error) for path in _METADATA_PATHS
+            sign in str(error) for sign in _DENIED
         ):
             return StoreError(message, hint=_CREDENTIALS_HINT, retry=False)
         return StoreError(message, hint="check the endpoint and the network")
@@ -188,9 +201,18 @@ def _checked(url: str) -> str:
     return url.rstrip("/")
 
 
-def _http_allowed() -> bool:
+def _plain_http(scheme: str) -> bool:
+    """Whether the endpoint is spoken to without TLS; refuses that across a network."""
     endpoint = urlsplit(os.environ.get("AWS_ENDPOINT_URL", ""))
-    return endpoint.hostname in _LOOPBACK or os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true"
+    if scheme != "s3" or endpoint.scheme != "http":
+        return False
+    allowed = os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true"
+    if not allowed and endpoint.hostname not in _LOOPBACK:
+        raise ConfigError(
+            "AWS_ENDPOINT_URL is plain http to another machine",
+            hint="use https, or set AWS_ALLOW_HTTP=true on a network that you trust",
+        )
+    return True
 
 
 def _bucket_missing(error: Exception) -> bool:
@@ -198,8 +220,8 @@ def _bucket_missing(error: Exception) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """One short line of the client's many: the code answered, or what became of the request."""
+    """One short line of the client's many: the store's own code, its status, or the first line."""
     text = str(error)
-    if code := _CODE.search(text):
-        return code[1]
+    if answer := _CODE.search(text) or _STATUS.search(text):
+        return answer[1]
     return text.partition("\n")[0].rpartition(" - ")[2].lower()

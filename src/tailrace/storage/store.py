@@ -85,9 +85,9 @@ class Store(Protocol):
     def list(self, prefix: str, *, after: str = "") -> Entries:
         """Every object below `prefix` with a key greater than `after`, sorted by key, if any.
 
-        It may run while others write and is not a snapshot: what was there before the call and is
-        not deleted during it is listed, and of two objects put during it the later one may show
-        without the earlier.
+        `after` is a key that need not exist. A listing may run while others write and is not a
+        snapshot: what was there before the call and is not deleted during it is listed, and of two
+        objects put during it the later one may show without the earlier.
         """
         ...
 
@@ -124,6 +124,13 @@ def check_prefix(prefix: str) -> None:
     """Raise ValueError unless `prefix` is empty or a key with a `/` at its end."""
     if prefix and not (prefix.endswith("/") and is_key(prefix[:-1])):
         raise ValueError(f"not a prefix: {prefix!r}")
+
+
+def check_listing(prefix: str, after: str) -> None:
+    """Raise ValueError unless a listing can begin there."""
+    check_prefix(prefix)
+    if after:
+        check_key(after)
 
 
 def check_range(start: int, length: int | None) -> None:
