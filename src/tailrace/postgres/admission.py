@@ -1,0 +1,84 @@
+"""Preflight: everything that keeps a source or a table from being captured, found before it does.
+
+Each table is judged alone: one that cannot be taken never keeps out the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+
+import psycopg
+
+from tailrace.postgres.catalog import TableInfo, read_tables, relation_names
+from tailrace.postgres.check_publication import publication_findings, slot_findings
+from tailrace.postgres.check_server import server_findings
+from tailrace.postgres.check_table import table_findings
+from tailrace.postgres.finding import Finding, Severity, blocker
+from tailrace.postgres.pattern import TablePattern
+from tailrace.postgres.publication import fingerprint
+from tailrace.postgres.quote import SourceNames
+from tailrace.postgres.server import read_server
+from tailrace.postgres.session import APPLICATION_NAME, Connection
+from tailrace.postgres.slot import read_slot
+from tailrace.postgres.sqlstate import source_error
+
+__all__ = ["Finding", "Severity", "check", "is_blocked", "table_findings"]
+
+
+def check(
+    conn: Connection,
+    *,
+    names: SourceNames,
+    patterns: Sequence[str],
+    application_name: str = APPLICATION_NAME,
+) -> list[Finding]:
+    """All findings: server first, then slot and publication, then patterns and tables by name.
+
+    Changes nothing. Raises ConfigError for a pattern that cannot be read, SourceError if the
+    server cannot be asked.
+    """
+    parsed = [TablePattern.parse(text) for text in patterns]
+    try:
+        server = read_server(conn, slot=names.slot)
+        return [
+            *server_findings(server, application_name=application_name),
+            *slot_findings(read_slot(conn, names.slot), server),
+            *publication_findings(conn, names.publication, server),
+            *_pattern_findings(conn, names, parsed),
+        ]
+    except psycopg.Error as exc:
+        raise source_error(exc) from exc
+
+
+def is_blocked(findings: Sequence[Finding]) -> bool:
+    """True if any of them is a blocker."""
+    return any(finding.severity is Severity.BLOCKER for finding in findings)
+
+
+def _pattern_findings(
+    conn: Connection, names: SourceNames, patterns: Sequence[TablePattern]
+) -> list[Finding]:
+    relations = relation_names(conn)
+    asked: dict[int, TableInfo] = {}
+    findings = []
+    for pattern in patterns:
+        oids = [oid for oid, schema, name in relations if pattern.matches(schema, name)]
+        # What a wildcard happens to cover need not be a table; what is named must be.
+        matched = [table for table in read_tables(conn, oids) if pattern.exact or table.is_table]
+        asked |= {table.oid: table for table in matched}
+        if not matched:
+            findings.append(
+                _no_match(pattern, [f"{schema}.{name}" for _, schema, name in relations])
+            )
+    published = fingerprint(conn, names.publication)
+    members = {member.relation_oid for member in published.members} if published else set()
+    for table in sorted(asked.values(), key=lambda table: (table.schema, table.name)):
+        findings += table_findings(conn, table, is_published=table.oid in members)
+    return findings
+
+
+def _no_match(pattern: TablePattern, known: Sequence[str]) -> Finding:
+    nearest = get_close_matches(pattern.text, known, n=1)
+    fix = f"did you mean {nearest[0]}?" if nearest else "correct capture.tables, or make the table"
+    return blocker(pattern.text, "matches no table", fix)
