@@ -1,0 +1,8 @@
+"""Where changes are delivered to: one module or package for each sink, opened by the name of its
+type.
+"""
+
+from tailrace.sinks.registry import open_sink
+from tailrace.sinks.sink import Batch, Sink
+
+__all__ = ["Batch", "Sink", "open_sink"]

@@ -1,0 +1,131 @@
+"""Changes into a lake of plain Delta tables, each applied exactly once.
+
+Invariant: the commit that changes a table's rows also records the batch's sequence as the
+stream's transaction in that table. A sequence that is recorded, or older than the recorded one,
+is not written again; two writers that race with the same sequence cannot both commit. The record
+outlives checkpoints and Spark's own state.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from tailrace.decode import TableChanges
+from tailrace.errors import SinkError, TailraceError
+from tailrace.failpoint import failpoint
+from tailrace.model import Relation
+from tailrace.sinks.delta.engine import Commit, Engine, app_id
+from tailrace.sinks.delta.merge import merge_of
+from tailrace.sinks.delta.place import table_uri
+from tailrace.sinks.delta.shape import Mode, lacks_columns, lake_schema
+from tailrace.sinks.delta.target import Target
+from tailrace.sinks.fold import fold
+from tailrace.sinks.settle import settle
+from tailrace.sinks.sink import Batch
+
+_TABLES_AT_ONCE: Final = 4
+
+logger = logging.getLogger(__name__)
+
+
+class DeltaSink:
+    """A lake below one path: a directory, or the URL of a bucket's folder."""
+
+    def __init__(self, path: str, *, engine: Engine, mode: Mode = Mode.UPSERT) -> None:
+        self._path = path
+        self._engine = engine
+        self._mode = mode
+        self._pool = ThreadPoolExecutor(_TABLES_AT_ONCE, thread_name_prefix="tailrace-delta")
+
+    def prepare(self, relation: Relation) -> None:
+        """Make an empty lake table, or see that the one that is there can take the relation's
+        rows.
+        """
+        schema = lake_schema(relation, self._mode)
+        uri = table_uri(self._path, relation)
+        target = Target.open(uri) or Target.create(uri, schema)
+        lacks_columns(target.fields, schema, relation)
+
+    def write(self, batch: Batch) -> None:
+        """Write the tables side by side; those that can be written are, also if another one
+        fails.
+        """
+        tables = [changes for changes in batch.tables if changes.rows.num_rows]
+        futures = [self._pool.submit(self._write_table, batch, changes) for changes in tables]
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        # What needs a person comes before what may pass.
+        errors.sort(key=lambda error: isinstance(error, TailraceError) and error.retry)
+        if errors:
+            raise errors[0]
+
+    def committed(self, stream: str, relations: Iterable[Relation]) -> dict[str, int]:
+        """What the tables themselves have recorded."""
+        found = {}
+        for relation in relations:
+            target = Target.open(table_uri(self._path, relation))
+            recorded = target.recorded(app_id(stream)) if target else None
+            if recorded is not None:
+                found[relation.qualified] = recorded
+        return found
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown()
+
+    def _write_table(self, batch: Batch, changes: TableChanges) -> None:
+        relation = changes.relation
+        schema = lake_schema(relation, self._mode)
+        target = self._open(batch, relation)
+        if self._is_applied(batch, target):
+            logger.info(
+                "batch already applied table=%s sequence=%d", relation.qualified, batch.sequence
+            )
+            return
+        if lacks_columns(target.fields, schema, relation):
+            target = target.widen(schema)
+        try:
+            failpoint("delta.before_commit")
+            self._apply(changes, target, Commit.of(batch))
+            failpoint("delta.after_commit")
+        except self._engine.errors as error:
+            # A writer that lost the race to one with the same batch has nothing left to do.
+            now = Target.open(target.uri)
+            if now is None or not self._is_applied(batch, now):
+                raise SinkError(
+                    f"the lake table at {target.uri} did not take batch {batch.sequence}",
+                    retry=True,
+                ) from error
+
+    def _open(self, batch: Batch, relation: Relation) -> Target:
+        uri = table_uri(self._path, relation)
+        target = Target.open(uri)
+        known = relation.qualified in batch.known_tables
+        if known and (target is None or target.recorded(app_id(batch.stream)) is None):
+            state = "is gone" if target is None else f"has no record of stream {batch.stream}"
+            raise SinkError(
+                f"the lake table at {uri} {state}, but rows were delivered to it",
+                hint="put the table back, or deliver it anew from a base",
+            )
+        return target or Target.create(uri, lake_schema(relation, self._mode))
+
+    def _is_applied(self, batch: Batch, target: Target) -> bool:
+        recorded = target.recorded(app_id(batch.stream))
+        return recorded is not None and recorded >= batch.sequence
+
+    def _apply(self, changes: TableChanges, target: Target, commit: Commit) -> None:
+        columns = list(target.fields)
+        if self._mode is Mode.APPEND:
+            self._engine.append(target, changes.rows.select(columns), commit)
+            return
+        relation = changes.relation
+        folded = settle(fold(changes), relation, target.read, in_place=True)
+        if folded.truncated:
+            self._engine.overwrite(target, folded.upserts.select(columns), commit)
+        elif target.is_empty:
+            # No key can be there yet, so nothing has to be looked for, and nothing deleted.
+            self._engine.append(target, folded.upserts.select(columns), commit)
+        else:
+            self._engine.merge(target, merge_of(folded, columns, relation.key), commit)

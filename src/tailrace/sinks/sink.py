@@ -1,0 +1,81 @@
+"""What a stream delivers, and what it may expect of the place it delivers to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tailrace.decode import TableChanges
+from tailrace.model import Offset, Relation
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The changes of one stream in `(after, upto]`.
+
+    `sequence` rises by one from batch to batch, and its range is durable before a sink sees it:
+    the same sequence always means the same range, so a sink that has recorded it has these
+    changes. A table occurs once, under one relation. A stream that leaves columns out narrows the
+    relation as well.
+
+    `known_tables` are those (`schema.name`) of which this stream has already delivered a row: their
+    target must exist and hold a record of the stream, or somebody has taken the data away.
+    """
+
+    stream: str
+    sequence: int
+    after: Offset
+    upto: Offset
+    tables: Sequence[TableChanges]
+    known_tables: frozenset[str] = frozenset()
+
+
+class Sink(Protocol):
+    """A place that changes are delivered to.
+
+    Order: the caller hands over the batches of a stream by rising sequence, one at a time; within
+    a batch the rows of a table are in offset order, and a sink keeps the order of each key.
+    Tables of a batch are independent of each other.
+
+    Duplicates: a batch may come again, whole, after a crash or an error, also when it was applied
+    in full or for some tables only. A sink that can record the sequence together with the data
+    applies it once; whatever the record says wins, and a writer that comes late with an older
+    sequence changes nothing.
+
+    Durability: when `write` returns, everything in the batch would survive the death of the
+    machine.
+
+    Retries: the caller's. An error with `retry` may pass; any other needs a person. Either way
+    the batch has to be written again; a sink itself waits for nothing and tries nothing twice.
+
+    Threads: the batches of one stream come from one thread at a time; different streams may share
+    a sink.
+    """
+
+    def prepare(self, relation: Relation) -> None:
+        """Make the target of this table if there is none, so that it exists before its first row.
+
+        Safe to repeat. Raises SchemaError if the sink cannot hold such a table.
+        """
+        ...
+
+    def write(self, batch: Batch) -> None:
+        """Deliver a batch; see above for what holds when it returns.
+
+        Raises SchemaError if a table's shape does not fit its target, SinkError for anything
+        else; the target of the table that failed is then as it was.
+        """
+        ...
+
+    def committed(self, stream: str, relations: Iterable[Relation]) -> dict[str, int]:
+        """By `schema.name`, the highest sequence that each of these tables has recorded for the
+        stream.
+
+        A table that has none is left out; a sink that records nothing always answers with nothing.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of threads and connections. Nothing is written any more."""
+        ...
