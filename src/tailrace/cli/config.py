@@ -1,0 +1,234 @@
+"""The configuration: what `tailrace.yaml` may say, and what holds when it says nothing.
+
+Every key has a default, so an empty file and no file mean the same. A key that is not known here is
+an error: a setting that is silently ignored is worse than none. Only this package reads the file;
+the layers below take plain arguments.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Final, Literal
+from urllib.parse import quote
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    Tag,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from tailrace.cli import document
+from tailrace.cli.config_error import explain
+from tailrace.cli.values import (
+    Count,
+    Dsn,
+    Duration,
+    Master,
+    PathOrUrl,
+    Setting,
+    Size,
+    SourceName,
+    StreamName,
+    TablePatterns,
+    Url,
+)
+from tailrace.errors import ConfigError
+
+FILE_NAME: Final = "tailrace.yaml"
+
+_URL = re.compile(r"file://|(?!file:)[A-Za-z][A-Za-z0-9+.-]+:")
+
+
+class Section(BaseModel):
+    """A mapping with known keys; an empty one takes every default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_known_keys(cls, value: object) -> object:
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise PydanticCustomError("dict_type", "must be a mapping")
+        for key in value:
+            if key not in cls.model_fields:
+                known = list(cls.model_fields)
+                nearest = get_close_matches(key, known, n=1)
+                facts = {"key": key, "nearest": nearest, "known": known}
+                raise PydanticCustomError("unknown_key", "unknown key", facts)
+        return value
+
+
+class Source(Section):
+    """The Postgres whose changes are captured; without a DSN, an embedded one."""
+
+    name: SourceName = "main"
+    dsn: Dsn | None = None
+
+
+class Log(Section):
+    """Where the change log is kept, and for how long."""
+
+    url: Url = "file:.tailrace/log"
+    retention: Duration = timedelta(days=7)
+    retention_bytes: Size | None = None
+
+
+def _mode(value: object) -> object:
+    if value == "trigger":
+        raise ValueError("is not available in this version: use auto or wal")
+    return value
+
+
+class Capture(Section):
+    """What is captured, and how the connection is watched."""
+
+    mode: Annotated[Literal["auto", "wal"], BeforeValidator(_mode)] = "auto"
+    tables: TablePatterns = ("public.*",)
+    heartbeat_interval: Duration = timedelta(seconds=10)
+    receive_timeout: Duration = timedelta(seconds=30)
+    metrics_port: Annotated[Count, Field(ge=1, le=65535)] | None = None
+
+
+class Spark(Section):
+    """The Spark session; `master: none` uses the one that spark-submit made."""
+
+    master: Master = "local[*]"
+    packages: tuple[str, ...] = ()
+    settings: dict[str, Setting] = {}
+
+
+class DeltaSink(Section):
+    """Delta tables at `<path>/<schema>/<table>`."""
+
+    type: Literal["delta"] = "delta"
+    path: PathOrUrl = "./lake"
+    mode: Literal["upsert", "append"] = "upsert"
+    engine: Literal["auto", "deltalake", "delta-spark"] = "auto"
+
+
+class ConsoleSink(Section):
+    """Changes printed to the terminal."""
+
+    type: Literal["console"]
+
+
+class MemorySink(Section):
+    """Changes kept in this process."""
+
+    type: Literal["memory"]
+
+
+def _sink_type(value: object) -> str | None:
+    found = value if isinstance(value, dict) else {"type": getattr(value, "type", "delta")}
+    kind = found.get("type", "delta")
+    return kind if isinstance(kind, str) else None
+
+
+Sink = Annotated[
+    Annotated[DeltaSink, Tag("delta")]
+    | Annotated[ConsoleSink, Tag("console")]
+    | Annotated[MemorySink, Tag("memory")],
+    Discriminator(_sink_type),
+]
+
+
+class Stream(Section):
+    """Some tables, delivered to one sink."""
+
+    tables: TablePatterns = ("public.*",)
+    sink: Sink = DeltaSink()
+    trigger_interval: Duration = timedelta(seconds=1)
+    max_changes_per_batch: Annotated[Count, Field(ge=1)] | None = None
+    max_bytes_per_batch: Size | None = None
+
+
+def _no_streams(value: object) -> object:
+    return {} if value is None else value
+
+
+class Config(Section):
+    """The whole file. Paths in it are absolute: they were relative to the file."""
+
+    source: Source = Source()
+    log: Log = Log()
+    capture: Capture = Capture()
+    spark: Spark = Spark()
+    streams: Annotated[dict[StreamName, Stream], BeforeValidator(_no_streams)] = {"lake": Stream()}
+
+    _root: Path = PrivateAttr(default=Path())
+
+    @property
+    def directory(self) -> Path:
+        """What Tailrace keeps beside the file: the embedded Postgres, checkpoints."""
+        return self._root / ".tailrace"
+
+    def at(self, root: Path) -> Config:
+        """The same configuration with its relative paths taken from `root`."""
+        log = self.log.model_copy(update={"url": _url_at(self.log.url, root)})
+        streams = {name: _stream_at(stream, root) for name, stream in self.streams.items()}
+        resolved = self.model_copy(update={"log": log, "streams": streams})
+        resolved._root = root
+        return resolved
+
+
+def _url_at(url: str, root: Path) -> str:
+    """A relative `file:path`, whose path is percent-encoded as in every URL, made absolute."""
+    scheme, _, path = url.partition(":")
+    if scheme.lower() != "file" or path.startswith(("/", "~")):
+        return url
+    return f"file:{os.path.normpath(f'{quote(str(root))}/{path}')}"
+
+
+def _stream_at(stream: Stream, root: Path) -> Stream:
+    if not isinstance(stream.sink, DeltaSink) or _URL.match(stream.sink.path):
+        return stream
+    path = Path(stream.sink.path.removeprefix("file:")).expanduser()
+    sink = stream.sink.model_copy(update={"path": os.path.normpath(root / path)})
+    return stream.model_copy(update={"sink": sink})
+
+
+def load(
+    path: Path | None = None,
+    *,
+    required: bool = False,
+    environ: Mapping[str, str] = os.environ,
+) -> Config:
+    """Read `path`, or `./tailrace.yaml`; without the latter take the defaults unless `required`."""
+    file = path or Path(FILE_NAME)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if path is None and not required:
+            return parse("", root=Path.cwd(), environ=environ)
+        raise ConfigError(
+            f"there is no {file}", hint="`tailrace init` writes one; `--config FILE` reads another"
+        ) from None
+    except OSError as error:
+        reason = (error.strerror or "unknown reason").lower()
+        raise ConfigError(f"cannot read {file}: {reason}") from error
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file}: is not UTF-8 text", hint="save it as UTF-8") from None
+    return parse(text, root=file.parent.absolute(), environ=environ, name=str(file))
+
+
+def parse(text: str, *, root: Path, environ: Mapping[str, str], name: str = FILE_NAME) -> Config:
+    """Read the text of a configuration whose relative paths start at `root`."""
+    written = document.parse(text, name=name)
+    try:
+        return Config.model_validate(written.expand(environ).value).at(root)
+    except ValidationError as error:
+        raise explain(error, written) from None

@@ -1,0 +1,69 @@
+"""`tailrace init`: a commented configuration to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from tailrace.cli.options import Verbose
+from tailrace.errors import ConfigError
+
+TEMPLATE: Final = """\
+# tailrace.yaml: every key has a default, and this file holds the defaults.
+# ${NAME} and ${NAME:-default} take a value from the environment. Paths are relative to this file.
+
+source:
+  name: main                      # names the replication slot and the publication: tailrace_main
+  # dsn: ${DATABASE_URL}          # postgresql://user:password@host:5432/database
+                                  # without it: an embedded Postgres in .tailrace/postgres
+
+log:                              # every committed change, kept for replay
+  url: file:.tailrace/log         # or s3://bucket/prefix
+  retention: 7d
+  # retention_bytes: 100GiB       # whichever comes first
+
+capture:
+  mode: auto                      # auto | wal
+  tables: ["public.*"]            # schema.table, or schema.*
+  heartbeat_interval: 10s         # keeps the slot moving while nothing happens
+  receive_timeout: 30s            # silence after which the connection is made again
+  # metrics_port: 9108            # Prometheus, on this port
+
+spark:
+  master: local[*]                # any Spark master; none: the session that spark-submit made
+  packages: []                    # Maven coordinates to load
+  settings: {}                    # any Spark configuration
+
+streams:                          # each one delivers some tables to one sink
+  lake:
+    tables: ["public.*"]
+    sink:                         # type: delta | console | memory
+      type: delta                 # one Delta table per source table: <path>/<schema>/<table>
+      path: ./lake
+      mode: upsert                # upsert: the table as it is now; append: every change
+      engine: auto                # delta-spark where it is set up, else deltalake
+    trigger_interval: 1s
+    # max_changes_per_batch: 100000
+    # max_bytes_per_batch: 64MiB
+"""
+
+
+def init(
+    file: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("tailrace.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    verbose: Verbose = False,
+) -> None:
+    """Write a commented configuration that holds the defaults.
+
+    Example: tailrace init && tailrace check
+    """
+    try:
+        with file.open("w" if force else "x", encoding="utf-8") as target:
+            target.write(TEMPLATE)
+    except FileExistsError:
+        raise ConfigError(f"{file} is there already", hint="--force replaces it") from None
+    except OSError as error:
+        raise ConfigError(f"cannot write {file}: {(error.strerror or '').lower()}") from error
+    typer.echo(f"wrote {file}")

@@ -1,0 +1,62 @@
+"""SIGINT and SIGTERM as one wish to stop, that a command sees when it is ready to.
+
+The first signal sets the wish, the second ends the process at once. A signal handler runs between
+any two steps of the main thread and must not take a lock that this thread may hold, so it only
+writes to a SimpleQueue, which is made for that; a thread passes the wish on.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Final, Self
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+class StopSignals:
+    """`with StopSignals() as stop: … stop.event.wait(1) …`; made in the main thread.
+
+    A Spark session replaces the handler of SIGINT when it starts: call `install` again after it.
+    """
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self._received: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._count = 0
+        self._watcher = threading.Thread(target=self._watch, name="stop-signals", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._before = [signal.getsignal(number) for number in _SIGNALS]
+        self.install()
+        self._watcher.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in zip(_SIGNALS, self._before, strict=True):
+            signal.signal(number, handler)
+        self._received.put(None)
+        self._watcher.join()
+
+    def install(self) -> None:
+        """Take over both signals."""
+        for number in _SIGNALS:
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._count += 1
+        if self._count > 1:
+            os._exit(128 + number)
+        self._received.put(number)
+
+    def _watch(self) -> None:
+        if self._received.get() is not None:
+            self.event.set()

@@ -1,0 +1,59 @@
+"""SIGINT and SIGTERM: the first is a wish, the second an order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tailrace.cli.signals import StopSignals
+
+BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+
+
+@BOTH
+def test_a_signal_sets_the_event(number: signal.Signals) -> None:
+    with StopSignals() as stop:
+        assert not stop.event.is_set()
+        os.kill(os.getpid(), number)
+        assert stop.event.wait(10)
+
+
+@BOTH
+def test_the_handlers_are_put_back(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with StopSignals():
+        assert signal.getsignal(number) != before
+    assert signal.getsignal(number) == before
+
+
+def test_the_handlers_can_be_taken_again_after_someone_else_took_them() -> None:
+    with StopSignals() as stop:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        stop.install()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.event.wait(10)
+
+
+@BOTH
+def test_the_second_signal_ends_a_process_that_does_not_listen(number: signal.Signals) -> None:
+    script = (
+        "import threading; from tailrace.cli.signals import StopSignals\n"
+        "with StopSignals() as stop:\n"
+        "    print('ready', flush=True)\n"
+        "    stop.event.wait()\n"
+        "    print('stopping', flush=True)\n"
+        "    threading.Event().wait()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        assert process.stdout.readline() == "stopping\n"
+        process.send_signal(number)
+        assert process.wait(10) == 128 + number
