@@ -14,8 +14,9 @@
     │   └── StoreError         the store did not take or give an object
     └── SinkError              a sink refuses, is gone, or is not what the stream left behind
 
-An error says what happened in one lower-case line and, in `hint`, what to do about it. `retry` tells whether
-trying again may help. Errors cross process borders (Spark), so they pickle. Anything else that is raised is a bug.
+An error says what happened in one lower-case line and, in `hint`, what to do about it. `retry`
+tells whether trying again may help. Errors cross process borders (Spark), so they pickle. Anything
+else that is raised is a bug.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Named places at which a test can kill the process, as `kill -9` would.
 
 `TAILRACE_FAILPOINT=seal.before_put` ends the process with status 137 when it reaches that name;
-`seal.before_put:3` lets it pass twice and ends it at the third time. Unset, a failpoint costs one comparison.
+`seal.before_put:3` lets it pass twice and ends it at the third time. Unset, a failpoint costs one
+comparison.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ Names carry positions as 16 hex digits, so they sort as the log does.
     merged/<start>-<end>.arrow        the changes of several small segments, in one object
     parts/<start>-<writer>-<n>.arrow  pieces of a huge transaction; a segment names them
     progress/<position>.json          nothing before <position> is missing
-    frontier/merged-<position>        segment names below are dead: merged away
-    frontier/retained-<position>      the log starts here: what was before is deleted
+    frontier/merged/<position>        segment names below are dead: merged away
+    frontier/retained/<position>      the log starts here: what was before is deleted
     publication/<n>.json              the publication after our n-th change of it
     readers/<reader>/<position>       how far a registered reader has got
     streams/<stream>/...              a stream's start and its batches
@@ -58,9 +58,14 @@ def progress_key(position: int) -> str:
     return f"{PROGRESS}{Lsn(position).hex16}.json"
 
 
+def frontier_prefix(kind: str) -> str:
+    """The folder of a frontier; `kind` is `merged` or `retained`."""
+    return f"{FRONTIER}{kind}/"
+
+
 def frontier_key(kind: str, position: int) -> str:
-    """The name of a frontier; `kind` is `merged` or `retained`."""
-    return f"{FRONTIER}{kind}-{Lsn(position).hex16}"
+    """The name of a frontier at `position`."""
+    return f"{frontier_prefix(kind)}{Lsn(position).hex16}"
 
 
 def publication_key(number: int) -> str:

@@ -143,8 +143,8 @@ def move_frontier(store: Store, kind: str, position: Lsn) -> None:
     key = layout.frontier_key(kind, position)
     with suppress(ObjectExists):
         store.put_new(key, b"")
-    prefix = f"{layout.FRONTIER}{kind}-"
-    store.delete(entry.key for entry in store.list(prefix) if entry.key < key)
+    entries = store.list(layout.frontier_prefix(kind))
+    store.delete(entry.key for entry in entries if entry.key < key)
 
 
 def _merged_relations(headers: list[Header]) -> tuple[RelationUse, ...]:

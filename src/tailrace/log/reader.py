@@ -126,8 +126,7 @@ class Reader:
         )
 
     def _retained(self) -> Lsn:
-        prefix = f"{layout.FRONTIER}retained-"
-        entries = self.store.list(prefix)
+        entries = self.store.list(layout.frontier_prefix("retained"))
         return max((layout.position_of(entry.key) for entry in entries), default=Lsn(0))
 
     def _link(self, key: str) -> Link | None:

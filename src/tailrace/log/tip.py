@@ -86,6 +86,10 @@ def newest_progress(store: Store) -> Progress | None:
 
 def recover_tip(store: Store) -> Tip | None:
     """Find the tip and mend the tail, as the leader; None if the log has no genesis."""
+    # A writer that was killed may have left objects that are there but would not survive a power
+    # cut. What follows from them is acknowledged, so they are made durable first.
+    for level in (layout.SEGMENTS, layout.PARTS, layout.PROGRESS):
+        store.sync(level)
     genesis = read_genesis(store)
     if genesis is None:
         return None

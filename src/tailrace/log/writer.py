@@ -87,6 +87,10 @@ class Writer:
             before.xid,
         )
 
+    def discard_parts(self) -> None:
+        """Forget the parts put so far: the log has their transaction. Retention deletes them."""
+        self._open = None
+
     def append(self, frames: Frames) -> Header:
         """Seal whole transactions, or the Commit that ends the parts; durable on return."""
         header = self._header_of_parts(frames) if self._open else self._header_of(frames)

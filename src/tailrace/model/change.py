@@ -1,4 +1,6 @@
-"""What can happen to a row, where that was captured, and the columns that say so beside the row's own."""
+"""What can happen to a row, where that was captured, and the columns that say so beside the row's
+own.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """A position in the write-ahead log, as 64 bits that never go back.
 
-The low 56 bits are Postgres' own LSN. The top byte is the era: 0 until a failover or a restore makes Postgres'
-LSNs start over, then one more each time, at most 127 so that a position fits a signed long everywhere.
+The low 56 bits are Postgres' own LSN. The top byte is the era: 0 until a failover or a restore
+makes Postgres' LSNs start over, then one more each time, at most 127 so that a position fits a
+signed long everywhere.
 """
 
 from __future__ import annotations

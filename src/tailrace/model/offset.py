@@ -1,8 +1,8 @@
 """Where a change stands in the log: the end LSN of its commit, then its place in the transaction.
 
-This is the only order used anywhere. A position that a reader has reached is the offset of the last change it
-has, so a range of changes is always `(after, up to and including]`. `Offset.whole(lsn)` stands after every change
-of every transaction that ends at or before `lsn`.
+This is the only order used anywhere. A position that a reader has reached is the offset of the
+last change it has, so a range of changes is always `(after, up to and including]`.
+`Offset.whole(lsn)` stands after every change of every transaction that ends at or before `lsn`.
 """
 
 from __future__ import annotations

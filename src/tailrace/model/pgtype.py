@@ -1,7 +1,7 @@
 """The built-in types that become something other than text.
 
-Postgres sends every value as text. A type listed here is cast exactly by `decode`; any other stays text.
-Oids below 16384 are fixed by Postgres (src/include/catalog/pg_type.dat).
+Postgres sends every value as text. A type listed here is cast exactly by `decode`; any other stays
+text. Oids below 16384 are fixed by Postgres (src/include/catalog/pg_type.dat).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A table's shape as the stream gave it: the Relation frame in force when a row was written.
 
-The frame is the truth about names, types and order. What the frame cannot say (the primary key under REPLICA
-IDENTITY FULL, the names of types) is read from the catalog once when the frame is new, and never wins over it.
+The frame is the truth about names, types and order. What the frame cannot say (the primary key
+under REPLICA IDENTITY FULL, the names of types) is read from the catalog once when the frame is
+new, and never wins over it.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ class Column:
 class Relation:
     """One version of a table's shape.
 
-    `key` names the columns that identify a row: the primary key where the catalog knows it, else the replica
-    identity's columns; empty if the table has neither. `type_names` gives Postgres' name for each type oid
-    that is not built in.
+    `key` names the columns that identify a row: the primary key where the catalog knows it, else
+    the replica identity's columns; empty if the table has neither. `type_names` gives Postgres'
+    name for each type oid that is not built in.
     """
 
     oid: int

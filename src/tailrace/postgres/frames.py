@@ -1,6 +1,7 @@
 """A run of pgoutput frames in one buffer, looked at by the whole buffer and never row by row.
 
-Invariant: frame i is `data[offsets[i]:offsets[i + 1]]`, is at least one byte long, and came with `lsn[i]`.
+Invariant: frame i is `data[offsets[i]:offsets[i + 1]]`, is at least one byte long, and came with
+`lsn[i]`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Single pgoutput frames, protocol version 1, as values.
 
-The frames of rows are never parsed here: `decode` reads those by the buffer. This module reads the few frames
-around them: Begin, Commit, Relation, Truncate, Message, Type. Layout:
+The frames of rows are never parsed here: `decode` reads those by the buffer. This module reads the
+few frames around them: Begin, Commit, Relation, Truncate, Message, Type. Layout:
 https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
 """
 
@@ -39,7 +39,9 @@ class Tag(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """The start of a transaction. `final_lsn` is where its commit record starts: never a position of ours."""
+    """The start of a transaction. `final_lsn` is where its commit record starts: never a position
+    of ours.
+    """
 
     final_lsn: int
     commit_ts_us: int
@@ -101,7 +103,8 @@ class _Cursor:
         return text
 
     def string(self) -> str:
-        # Names in a database of encoding SQL_ASCII may hold any bytes: keep them distinct and printable.
+        # Names in a database of encoding SQL_ASCII may hold any bytes: keep them distinct and
+        # printable.
         return self.raw_string().decode("utf-8", "backslashreplace")
 
     def take(self, size: int) -> bytes:
@@ -128,7 +131,9 @@ def parse_commit(frame: bytes) -> Commit:
 
 
 def parse_relation(frame: bytes) -> Relation:
-    """Read an `R` frame. The key is what the replica identity flags, until the catalog says better."""
+    """Read an `R` frame. The key is what the replica identity flags, until the catalog says
+    better.
+    """
     cursor = _Cursor(frame, Tag.RELATION)
     (oid,) = cursor.unpack(">I")
     # pg_catalog is sent as an empty name.

@@ -1,0 +1,190 @@
+"""Joins a log and a slot, as the leader: begins both, or makes sure that one continues the other.
+
+log       slot        then
+empty     none        intent, publication, slot, genesis: in this order
+intent    any         a beginning died half-way: what it made is dropped and made again
+empty     there       refused: the slot belongs to another log
+genesis   none, lost  SlotLost
+genesis   ahead       SourceGap: what lies between cannot be had any more
+genesis   at or behind  stream from the log's tip
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import psycopg
+
+from tailrace.capture.membership import check_membership, record_membership
+from tailrace.errors import ConfigError, SlotLost, SourceError, SourceGap
+from tailrace.failpoint import failpoint
+from tailrace.log import Header, SourceIdentity, Tip, layout, put_genesis, read_genesis, recover_tip
+from tailrace.model import Lsn
+from tailrace.postgres.publication import create_publication, drop_publication, fingerprint
+from tailrace.postgres.quote import SourceNames
+from tailrace.postgres.server import Server, read_server
+from tailrace.postgres.session import Connection, source_error
+from tailrace.postgres.slot import SlotState, create_slot, drop_slot, read_slot
+from tailrace.storage import ObjectExists, ObjectMissing, Store
+
+logger = logging.getLogger(__name__)
+
+SLOT_WAIT_MS: Final = 5_000
+"""How long one try to make a slot waits for open transactions; shorter than the lock's timeout."""
+
+
+_LOST_HINT: Final = (
+    "changes since the log's end are lost: run `tailrace teardown` and begin a new log"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """Everything `attach` needs; `keep_alive` is called between steps that take long."""
+
+    conn: Connection
+    store: Store
+    names: SourceNames
+    writer_id: str
+    keep_alive: Callable[[], None]
+
+
+def attach(to: Attachment) -> Tip:
+    """Where to stream from. Raises SourceError, SlotLost, SourceGap, ConfigError, LogError."""
+    try:
+        server = read_server(to.conn, slot=to.names.slot)
+        slot = read_slot(to.conn, to.names.slot)
+        genesis = read_genesis(to.store)
+        if genesis is None:
+            return _begin(to, server, slot)
+        return _continue(to, server, slot, genesis)
+    except psycopg.Error as error:
+        raise source_error(error) from error
+
+
+def _begin(to: Attachment, server: Server, slot: SlotState | None) -> Tip:
+    if server.wal_level != "logical":
+        raise SourceError(
+            f"wal_level is {server.wal_level}, capture from the wal needs logical",
+            hint="ALTER SYSTEM SET wal_level = 'logical', then restart postgres",
+        )
+    if server.in_recovery:
+        raise SourceError(
+            "the server is a standby", hint="give source.dsn the address of the primary"
+        )
+    published = fingerprint(to.conn, to.names.publication)
+    if not _has_intent(to, server):
+        if slot is not None:
+            raise SourceError(
+                f"slot {to.names.slot} exists, but the log at {to.store.url} is empty",
+                hint="correct log.url; or, if that log is gone for good, run `tailrace teardown`",
+            )
+        if published is not None:
+            raise SourceError(
+                f"publication {to.names.publication} exists, but not by us",
+                hint="choose another source.name, or run `tailrace teardown`",
+            )
+        _put_intent(to, server)
+    failpoint("attach.after_intent")
+    drop_slot(to.conn, to.names.slot)
+    drop_publication(to.conn, to.names.publication)
+    record_membership(to.store, create_publication(to.conn, to.names.publication))
+    failpoint("attach.after_publication")
+    start = _make_slot(to)
+    failpoint("attach.after_slot")
+    source = SourceIdentity(str(server.system_id), server.timeline)
+    note = {"slot": to.names.slot, "publication": to.names.publication, "database": server.database}
+    tip = put_genesis(to.store, source, start, writer_id=to.writer_id, note=note)
+    failpoint("attach.after_genesis")
+    logger.info("log begun slot=%s start=%s url=%s", to.names.slot, start, to.store.url)
+    return tip
+
+
+def _make_slot(to: Attachment) -> Lsn:
+    """Make the slot; while others' transactions are in the way, say so and try again."""
+    said = ""
+    while True:
+        to.keep_alive()
+        try:
+            return create_slot(to.conn, to.names.slot, lock_timeout_ms=SLOT_WAIT_MS)
+        except SourceError as error:
+            if not error.retry:
+                raise
+            if str(error) != said:
+                said = str(error)
+                logger.warning("%s", said)
+
+
+def _continue(to: Attachment, server: Server, slot: SlotState | None, genesis: Header) -> Tip:
+    _check_source(to, server, genesis)
+    if slot is None:
+        raise SlotLost(
+            f"slot {to.names.slot} does not exist, though the log at {to.store.url} needs it",
+            hint=_LOST_HINT,
+        )
+    if slot.is_lost:
+        raise SlotLost(
+            f"slot {to.names.slot} was invalidated: {slot.invalidation}",
+            hint=_LOST_HINT,
+        )
+    tip = recover_tip(to.store)
+    assert tip is not None
+    confirmed = slot.confirmed_flush_lsn or Lsn(0)
+    if confirmed > tip.position.wal:
+        raise SourceGap(
+            f"slot {to.names.slot} is at {confirmed}, the log ends at {tip.position}: "
+            "the changes between them are not in the log",
+            hint="was the log restored from a backup, or the slot moved or made again by hand?",
+        )
+    check_membership(to.conn, to.store, to.names.publication)
+    return tip
+
+
+def _check_source(to: Attachment, server: Server, genesis: Header) -> None:
+    note = genesis.note or {}
+    if genesis.source.system_id != str(server.system_id) or note["database"] != server.database:
+        raise ConfigError(
+            f"the log at {to.store.url} belongs to another database",
+            hint="correct source.dsn or log.url: each database needs a log of its own",
+        )
+    if note["slot"] != to.names.slot:
+        raise ConfigError(
+            f"the log at {to.store.url} belongs to slot {note['slot']}",
+            hint="correct source.name or log.url: each source needs a log of its own",
+        )
+    if genesis.source.timeline != server.timeline:
+        raise SourceGap(
+            f"the server is on timeline {server.timeline}, the log on {genesis.source.timeline}",
+            hint="after a failover or a restore the log cannot go on: begin a new one",
+        )
+
+
+def _has_intent(to: Attachment, server: Server) -> bool:
+    try:
+        intent = json.loads(to.store.get(layout.INTENT))
+    except ObjectMissing:
+        return False
+    if intent != _intent(to, server):
+        raise ConfigError(
+            f"the log at {to.store.url} was begun for another database or slot",
+            hint="correct source.dsn, source.name or log.url",
+        )
+    return True
+
+
+def _put_intent(to: Attachment, server: Server) -> None:
+    with suppress(ObjectExists):
+        to.store.put_new(layout.INTENT, json.dumps(_intent(to, server)).encode())
+
+
+def _intent(to: Attachment, server: Server) -> dict[str, str]:
+    return {
+        "system_id": str(server.system_id),
+        "database": server.database,
+        "slot": to.names.slot,
+    }

@@ -1,0 +1,143 @@
+"""What a leader does beside streaming: heartbeats, new tables, the publication, merge, retention.
+
+It runs in a thread of its own, at its own pace, on a SQL session of its own; the stream never waits
+for it. A failure to reach Postgres is tried again at the next turn. What it finds wrong with the
+log or the publication for good is kept in `failure`, and the stream ends with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import psycopg
+
+from tailrace.capture.membership import Membership, Refusal, check_membership
+from tailrace.capture.metrics import Metrics
+from tailrace.errors import LogError, SourceError, SourceGap, TailraceError
+from tailrace.log.merge import MergePolicy, Merger
+from tailrace.log.retention import RetentionPolicy, retain
+from tailrace.postgres.quote import SourceNames
+from tailrace.postgres.server import wal_position
+from tailrace.postgres.session import Connection, connect, source_error
+from tailrace.postgres.slot import read_slot
+from tailrace.storage import Store
+
+logger = logging.getLogger(__name__)
+
+TABLES_INTERVAL_S: Final = 5.0
+LOG_INTERVAL_S: Final = 5.0
+RETENTION_INTERVAL_S: Final = 60.0
+_TURN_S: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Duties:
+    """What to keep in order."""
+
+    dsn: str
+    names: SourceNames
+    patterns: Sequence[str]
+    heartbeat_interval_s: float
+    merge: MergePolicy = field(default_factory=MergePolicy)
+    retention: RetentionPolicy = field(default_factory=RetentionPolicy)
+
+
+class Housekeeping:
+    """One leader's thread."""
+
+    def __init__(self, duties: Duties, store: Store, *, writer_id: str, metrics: Metrics) -> None:
+        self._duties = duties
+        self._store = store
+        self._metrics = metrics
+        self._merger = Merger(store, writer_id=writer_id, policy=duties.merge)
+        self._conn: Connection | None = None
+        self._said: dict[str, str] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tailrace-housekeeping", daemon=True)
+        self.failure: TailraceError | None = None
+        self._turns: list[tuple[float, Callable[[], None]]] = [
+            (duties.heartbeat_interval_s, self._heartbeat),
+            (TABLES_INTERVAL_S, self._look_after_tables),
+            (LOG_INTERVAL_S, self._merge),
+            (RETENTION_INTERVAL_S, self._retain),
+        ]
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """End; a turn that is under way ends first."""
+        self._stop.set()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        due = [time.monotonic()] * len(self._turns)
+        while not self._stop.wait(_TURN_S) and self.failure is None:
+            for number, (interval_s, turn) in enumerate(self._turns):
+                if time.monotonic() >= due[number] and not self._stop.is_set():
+                    self._take(turn)
+                    due[number] = time.monotonic() + interval_s
+        self._disconnect()
+
+    def _take(self, turn: Callable[[], None]) -> None:
+        name = turn.__name__.strip("_")
+        try:
+            turn()
+            self._said.pop(name, None)
+        except psycopg.Error as error:
+            self._disconnect()
+            self._say_once(name, source_error(error))
+        except SourceGap as error:
+            self.failure = error
+        except (SourceError, LogError) as error:
+            self._disconnect()
+            self._say_once(name, error)
+
+    def _say_once(self, name: str, error: TailraceError) -> None:
+        if self._said.get(name) != str(error):
+            self._said[name] = str(error)
+            logger.warning("housekeeping failed turn=%s error=%s", name, error)
+
+    def _connection(self) -> Connection:
+        if self._conn is None or self._conn.closed:
+            self._conn = connect(self._duties.dsn)
+        return self._conn
+
+    def _disconnect(self) -> None:
+        if self._conn is not None:
+            self._conn.close()
+            self._conn = None
+
+    def _heartbeat(self) -> None:
+        # Not part of a transaction: it proves the link and moves no position by itself.
+        self._connection().execute(
+            "SELECT pg_logical_emit_message(false, 'tailrace.heartbeat', '')"
+        )
+
+    def _look_after_tables(self) -> None:
+        conn, duties = self._connection(), self._duties
+        check_membership(conn, self._store, duties.names.publication)
+        refusals = Membership(conn, self._store, duties.names.publication).take_up(duties.patterns)
+        self._say_refusals(refusals)
+        slot = read_slot(conn, duties.names.slot)
+        if slot is not None and slot.restart_lsn is not None:
+            self._metrics.retained_bytes.set(wal_position(conn) - slot.restart_lsn)
+
+    def _say_refusals(self, refusals: Sequence[Refusal]) -> None:
+        for refusal in refusals:
+            if self._said.get(refusal.table) != refusal.message:
+                self._said[refusal.table] = refusal.message
+                logger.warning("table left out table=%s reason=%s", refusal.table, refusal.message)
+
+    def _merge(self) -> None:
+        while not self._stop.is_set() and self._merger.step(time.time()):
+            pass
+
+    def _retain(self) -> None:
+        retain(self._store, self._duties.retention, now_s=time.time())

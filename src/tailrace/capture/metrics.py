@@ -1,0 +1,72 @@
+"""What capture tells Prometheus. The names follow the nouns of the code."""
+
+from __future__ import annotations
+
+import time
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+
+from tailrace.capture.core import Core
+from tailrace.errors import ConfigError
+from tailrace.log import Header
+from tailrace.model import Lsn
+
+
+class Metrics:
+    """One capture's numbers, in a registry of their own."""
+
+    def __init__(self, source: str) -> None:
+        self.registry = CollectorRegistry()
+        self._source = source
+        self.is_leader = self._gauge("leader", "1 while this process leads the source")
+        self.received_lsn = self._gauge("received_lsn", "highest LSN received")
+        self.durable_lsn = self._gauge("durable_lsn", "end of the durable log")
+        self.acknowledged_lsn = self._gauge("acknowledged_lsn", "LSN last acknowledged")
+        self.lag_bytes = self._gauge("lag_bytes", "WAL received but not yet durable")
+        self.lag_seconds = self._gauge("lag_seconds", "age of the newest commit received")
+        self.retained_bytes = self._gauge("retained_wal_bytes", "WAL that the slot keeps")
+        self.last_keepalive = self._gauge("last_keepalive_seconds", "since the last keepalive")
+        self.segments = self._counter("segments", "segments sealed")
+        self.segment_bytes = self._counter("segment_bytes", "bytes of frames sealed")
+        self.changes = self._counter("changes", "row changes sealed")
+        self.reconnects = self._counter("reconnects", "connections given up and made again")
+
+    def serve(self, address: str, port: int) -> None:
+        """Answer Prometheus at http://address:port/metrics."""
+        try:
+            start_http_server(port, addr=address, registry=self.registry)
+        except OSError as error:
+            raise ConfigError(
+                f"metrics cannot listen on {address}:{port}: {error.strerror}",
+                hint="choose a free port in capture.metrics",
+            ) from error
+
+    def observe(self, core: Core) -> None:
+        """Take the core's positions."""
+        self.received_lsn.set(int(core.received))
+        self.durable_lsn.set(int(core.durable))
+        self.lag_bytes.set(max(0, core.received - core.durable))
+        if core.is_at_rest or not core.last_commit_ts_us:
+            self.lag_seconds.set(0)
+        else:
+            self.lag_seconds.set(max(0.0, time.time() - core.last_commit_ts_us / 1e6))
+        if core.last_keepalive_at is not None:
+            self.last_keepalive.set(time.monotonic() - core.last_keepalive_at)
+
+    def sealed(self, header: Header) -> None:
+        """Count a segment."""
+        self.segments.inc()
+        self.changes.inc(header.change_count)
+        self.segment_bytes.inc(header.data_bytes + sum(part.data_bytes for part in header.parts))
+
+    def acknowledged(self, position: Lsn) -> None:
+        """Note what Postgres was told."""
+        self.acknowledged_lsn.set(int(position))
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        gauge = Gauge(f"tailrace_capture_{name}", text, ["source"], registry=self.registry)
+        return gauge.labels(self._source)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        counter = Counter(f"tailrace_capture_{name}", text, ["source"], registry=self.registry)
+        return counter.labels(self._source)

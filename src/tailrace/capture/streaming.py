@@ -1,0 +1,105 @@
+"""Drives the core: reads from the connection, hands jobs to the writing thread, sends status.
+
+This thread waits for nothing but its poll: neither for the disk nor for a lock. So status goes out
+on time while the writer is busy, and Postgres is never held up by us.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable
+from typing import Final
+
+from tailrace.capture.core import Action, Close, Core, SendStatus
+from tailrace.capture.metrics import Metrics
+from tailrace.capture.writing import WritingThread
+from tailrace.errors import SourceError
+from tailrace.failpoint import failpoint
+from tailrace.postgres.replication import ReplicationConnection
+
+READ_BYTES: Final = 1 << 20
+STOP_TIMEOUT_S: Final = 5.0
+_POLL_MAX_S: Final = 0.5
+
+
+class Streaming:
+    """One connection's stream, from START_REPLICATION until it ends, fails or is stopped."""
+
+    def __init__(
+        self,
+        connection: ReplicationConnection,
+        core: Core,
+        writing: WritingThread,
+        *,
+        metrics: Metrics,
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self._connection = connection
+        self._core = core
+        self._writing = writing
+        self._metrics = metrics
+        self._should_stop = should_stop
+        self._has_more = False
+
+    def run(self) -> None:
+        """Stream until told to stop; then all that is complete is durable and acknowledged."""
+        stop_by: float | None = None
+        while True:
+            now = time.monotonic()
+            if stop_by is None and self._should_stop():
+                stop_by = now + STOP_TIMEOUT_S
+            for action in self._core.poll(now, stopping=stop_by is not None):
+                self._carry_out(action)
+            self._metrics.observe(self._core)
+            if stop_by is not None and (self._core.is_at_rest or now > stop_by):
+                self._send_status(request_reply=False)
+                return
+            self._wait(now, is_reading=stop_by is None and self._core.wants_input)
+
+    def _wait(self, now: float, *, is_reading: bool) -> None:
+        """Sleep until there is something to do, then take it in."""
+        timeout_s = min(self._core.wake_at(now) - now, _POLL_MAX_S)
+        poller = select.poll()
+        poller.register(self._writing.fileno(), select.POLLIN)
+        if is_reading:
+            poller.register(self._connection.fileno(), select.POLLIN)
+        # Messages that libpq has already read do not make the socket readable.
+        ready = poller.poll(0 if is_reading and self._has_more else max(0.0, timeout_s) * 1000)
+        files = {file for file, _ in ready}
+        if self._writing.fileno() in files:
+            header = self._writing.take_result()
+            failpoint("stream.before_stored")
+            self._core.stored(time.monotonic())
+            if header is not None:
+                self._metrics.sealed(header)
+        if is_reading and (self._has_more or self._connection.fileno() in files):
+            self._read()
+
+    def _read(self) -> None:
+        messages, is_all = self._connection.read(READ_BYTES)
+        self._has_more = not is_all
+        if messages:
+            self._core.receive(messages, time.monotonic())
+        if is_all:
+            self._core.drained()
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case SendStatus(request_reply=request_reply):
+                self._send_status(request_reply=request_reply)
+            case Close(reason):
+                raise SourceError(f"connection given up: {reason}", retry=True)
+            case job:
+                self._writing.submit(job)
+
+    def _send_status(self, *, request_reply: bool) -> None:
+        failpoint("ack.before_send")
+        self._connection.send_status(
+            max(self._core.received, self._core.durable),
+            self._core.durable,
+            request_reply=request_reply,
+            unix_time_us=time.time_ns() // 1000,
+        )
+        self._metrics.acknowledged(self._core.durable)
+        failpoint("ack.after_send")
