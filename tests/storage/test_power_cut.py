@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import StoreError
@@ -17,6 +17,7 @@ PATH = "/data/tailrace/log"
 OPERATIONS = 60
 """More than three puts take, so that a cut after so many comes when all is done."""
 
+untimed = settings(deadline=None)
 seeds = st.integers(0, 1 << 32)
 moments = st.integers(1, OPERATIONS)
 objects = st.dictionaries(
@@ -56,6 +57,7 @@ def is_kept(disk: LossyDisk, wanted: dict[str, bytes], moment: int) -> bool:
     return returned <= found.keys() and found.items() <= wanted.items()
 
 
+@untimed
 @given(seed=seeds, wanted=objects, moment=moments)
 def test_f090_a_put_that_returned_survives_a_power_cut_and_no_object_is_torn(
     seed: int, wanted: dict[str, bytes], moment: int
@@ -96,6 +98,7 @@ def test_f090_a_store_that_forgets_a_sync_is_found_out(
     assert not all(kept)
 
 
+@untimed
 @given(seed=seeds, moment=moments)
 def test_f090_what_a_new_writer_has_synced_survives_though_the_old_one_was_killed(
     seed: int, moment: int
@@ -109,6 +112,21 @@ def test_f090_what_a_new_writer_has_synced_survives_though_the_old_one_was_kille
     disk.power_cut()
     disk.heal()
     assert content(disk) == seen
+
+
+@untimed
+@given(seed=seeds, moment=moments)
+def test_f090_a_put_beside_the_remains_of_a_killed_writer_survives(seed: int, moment: int) -> None:
+    disk = LossyDisk(seed)
+    disk.kill(after=moment)
+    put_until_stopped(disk, {"segments/1": b"one"})
+    disk.heal()
+    FileStore(PATH, disk=disk).put_new("segments/2", b"two")
+    seen = content(disk)
+    disk.power_cut()
+    disk.heal()
+    assert content(disk) == seen
+    assert seen["segments/2"] == b"two"
 
 
 def test_f090_what_a_killed_writer_left_may_go_if_nobody_syncs_it() -> None:
@@ -125,6 +143,7 @@ def test_f090_what_a_killed_writer_left_may_go_if_nobody_syncs_it() -> None:
     assert any(is_lost(seed, moment) for seed in range(5) for moment in range(1, OPERATIONS))
 
 
+@untimed
 @given(seed=seeds, moment=moments)
 def test_f095_a_second_put_never_harms_the_first(seed: int, moment: int) -> None:
     disk = LossyDisk(seed)
@@ -138,6 +157,7 @@ def test_f095_a_second_put_never_harms_the_first(seed: int, moment: int) -> None
     assert content(disk) == {"segments/1": b"first"}
 
 
+@untimed
 @given(seed=seeds, good_count=st.integers(0, 8))
 def test_f088_after_a_failed_fsync_the_next_try_writes_anew_and_survives(
     seed: int, good_count: int
@@ -161,6 +181,7 @@ def test_f088_after_a_failed_fsync_the_next_try_writes_anew_and_survives(
     assert content(disk) == {"segments/1": b"bytes"}
 
 
+@untimed
 @given(seed=seeds, moment=moments)
 def test_a_lossy_run_can_be_had_again(seed: int, moment: int) -> None:
     def run() -> dict[str, bytes]:
