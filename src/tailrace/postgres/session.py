@@ -149,13 +149,13 @@ def redact_dsn(dsn: str) -> str:
     'user=ann password=*** dbname=shop host=db'
     """
     try:
-        parsed = pq.Conninfo.parse(dsn.encode())
-    except psycopg.Error:
+        _parse(dsn)
+    except ConfigError:
         return "(unreadable)"
     # libpq itself marks the options that are secrets.
     shown = {
         option.keyword.decode(): "***" if option.dispchar == b"*" else option.val.decode()
-        for option in parsed
+        for option in pq.Conninfo.parse(dsn.encode())
         if option.val is not None
     }
     return make_conninfo("", **shown)
