@@ -169,8 +169,8 @@ def _inside(store: Store, link: Link, after: Offset, share: float) -> Offset:
     frames = segment.read(store, link.key).frames
     offsets = ChangeOffsets.of(frames)
     changing = frames.change_counts().nonzero()[0]
-    lsn, ordinal = offsets.commit_lsn[changing], offsets.ordinal[changing]
-    is_later = (lsn > after.commit_lsn) | ((lsn == after.commit_lsn) & (ordinal > after.ordinal))
+    lsn, place = offsets.commit_lsn[changing], offsets.ordinal[changing]
+    is_later = (lsn > after.commit_lsn) | ((lsn == after.commit_lsn) & (place > after.ordinal))
     later = changing[is_later]
     if count >= len(later):
         return Offset.whole(header.end)

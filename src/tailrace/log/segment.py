@@ -99,9 +99,9 @@ def _head_size(head: bytes, key: str) -> int:
 def _checksum(text: bytes, batch: pa.RecordBatch) -> int:
     frames = Frames.from_arrow(batch)
     crc = zlib.crc32(text)
-    crc = zlib.crc32(np.ascontiguousarray(frames.lsn).view(np.uint8), crc)
-    crc = zlib.crc32(np.diff(frames.offsets).astype(np.int32).view(np.uint8), crc)
-    return zlib.crc32(frames.data[frames.offsets[0] : frames.offsets[-1]], crc)
+    crc = zlib.crc32(np.ascontiguousarray(frames.lsn).data, crc)
+    crc = zlib.crc32(np.diff(frames.offsets).astype(np.int32).data, crc)
+    return zlib.crc32(frames.data[frames.offsets[0] : frames.offsets[-1]].data, crc)
 
 
 def _corrupt(key: str, what: str) -> SegmentCorrupt:

@@ -20,7 +20,8 @@ from tailrace.postgres.pgoutput import POSTGRES_EPOCH_US, Tag
 WAL_HEADER_BYTES: Final = 25
 """An XLogData message is `w`, three 8-byte integers (start, end, send time), then the frame."""
 
-ARROW_SCHEMA: Final = pa.schema([pa.field("lsn", pa.uint64()), pa.field("frame", pa.binary())])
+_COLUMNS: Final[dict[str, pa.DataType]] = {"lsn": pa.uint64(), "frame": pa.binary()}
+ARROW_SCHEMA: Final = pa.schema(_COLUMNS)
 
 _COMMIT_BYTES: Final = 26
 _BEGIN_BYTES: Final = 21
@@ -122,9 +123,11 @@ class Frames:
         """As the two columns of a segment."""
         offsets = (self.offsets - self.offsets[0]).astype(np.int32)
         data = np.ascontiguousarray(self.data[self.offsets[0] : self.offsets[-1]])
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+        buffers = [None, pa.py_buffer(offsets.data), pa.py_buffer(data.data)]
         frame = pa.Array.from_buffers(pa.binary(), len(self), buffers)
-        lsn = pa.array(np.ascontiguousarray(self.lsn))
+        lsn = pa.Array.from_buffers(
+            pa.uint64(), len(self), [None, pa.py_buffer(np.ascontiguousarray(self.lsn).data)]
+        )
         return pa.RecordBatch.from_arrays([lsn, frame], schema=ARROW_SCHEMA)
 
     @classmethod
@@ -136,9 +139,9 @@ class Frames:
         if len(batch) == 0:
             return cls.empty()
         _, offset_buffer, data_buffer = frame.buffers()
-        offsets = np.frombuffer(offset_buffer, dtype=np.int32)
-        offsets = offsets[frame.offset : frame.offset + len(frame) + 1].astype(np.int64)
-        data = np.frombuffer(data_buffer or b"", dtype=np.uint8)
+        stored = np.frombuffer(memoryview(offset_buffer or b""), dtype=np.int32)
+        offsets = stored[frame.offset : frame.offset + len(frame) + 1].astype(np.int64)
+        data = np.frombuffer(memoryview(data_buffer or b""), dtype=np.uint8)
         if (np.diff(offsets) < 1).any() or offsets[0] < 0 or offsets[-1] > len(data):
             raise SegmentCorrupt("a segment holds an empty or misplaced frame")
         return cls(data, offsets, batch.column(0).to_numpy())
@@ -147,7 +150,8 @@ class Frames:
         """The big-endian integer at byte `at` of each of these frames; `dtype` as `>u8`."""
         size = np.dtype(dtype).itemsize
         places = self.offsets[frames][:, None] + np.arange(at, at + size)
-        return self.data[places].view(dtype).reshape(len(frames)).astype(np.int64)
+        values: NDArray[np.int64] = self.data[places].view(dtype).reshape(-1).astype(np.int64)
+        return values
 
     def transactions(self) -> Transactions:
         """Where transactions end, and what their Commit frames say."""

@@ -76,7 +76,7 @@ class ReplicationConnection:
         options = {"proto_version": "1", "publication_names": names, "messages": "true"}
         command = sql.SQL("START_REPLICATION SLOT {} LOGICAL {} ({})").format(
             sql.Identifier(slot),
-            sql.SQL(str(Lsn(position.wal))),  # type: ignore[arg-type]
+            sql.SQL(str(Lsn(position.wal))),
             sql.SQL(", ").join(
                 sql.SQL("{} {}").format(sql.Identifier(name), sql.Literal(value))
                 for name, value in options.items()
