@@ -14,7 +14,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
+from tailrace.spark.session import spark_session
 from tests.server import FAST_SETTINGS, Database, Server, ServerFactory
 
 _SERVER_FIXTURES = {"database", "postgres", "postgres_server", "server_dir", "spark"}
@@ -73,3 +75,11 @@ def postgres_server(server_dir: Path) -> Iterator[ServerFactory]:
             return server
 
         yield make
+
+
+@pytest.fixture(scope="session")
+def spark(server_dir: Path) -> Iterator[SparkSession]:
+    """The worker's shared Spark session, with two cores of one machine."""
+    session = spark_session(master="local[2]", app_name="tests", work_dir=server_dir / "spark")
+    yield session
+    session.stop()

@@ -1,0 +1,1 @@
+"""Tailrace on Spark: the session, the data source, and the jobs that read the change log."""

@@ -1,0 +1,142 @@
+"""The Spark session that Tailrace works in: the one that is there, or a quiet one of our own.
+
+Under spark-submit, in a notebook or with Spark Connect a session exists, and it belongs to its
+maker: it is used as it is. Otherwise one is built, and then a local master is made to fit one small
+machine: it talks over loopback only, runs its workers with this very interpreter, writes nothing to
+the current directory and says nothing when all is well. Settings that the user gives always win.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from tailrace.errors import ConfigError
+from tailrace.spark.java import find_java
+
+_LOOPBACK = "127.0.0.1"
+
+_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+_LOCAL_SETTINGS = {
+    "spark.driver.host": _LOOPBACK,
+    "spark.driver.bindAddress": _LOOPBACK,
+    "spark.driver.memory": "1g",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.shuffle.partitions": "4",
+    # Other sessions on this machine have the ports from 4040 on.
+    "spark.port.maxRetries": "200",
+    # The default manager of local checkpoints starts a process for each file: 80 ms more a batch.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing"
+        ".FileSystemBasedCheckpointFileManager"
+    ),
+}
+
+
+def spark_session(
+    *,
+    master: str | None,
+    app_name: str,
+    packages: Sequence[str] = (),
+    settings: Mapping[str, str] | None = None,
+    work_dir: Path | None = None,
+) -> SparkSession:
+    """Return the session that exists, else build one.
+
+    `master` None leaves the choice to spark-submit. `packages` are Maven coordinates to load.
+    `work_dir` holds what Spark writes for itself, until it ends.
+    """
+    if (present := _present_session()) is not None:
+        return present
+    options = {**_SETTINGS, "spark.app.name": app_name}
+    if packages:
+        options["spark.jars.packages"] = ",".join(packages)
+    if master is not None and master.startswith("local"):
+        options |= _local_options(work_dir)
+    options |= settings or {}
+    with _launch_environment(master), _signals_kept():
+        return _build(master, options)
+
+
+def _present_session() -> SparkSession | None:
+    try:
+        return SparkSession.active()
+    except PySparkException:
+        return None
+
+
+def _local_options(work_dir: Path | None) -> dict[str, str]:
+    log_config = Path(__file__).with_name("log4j2.properties").as_uri()
+    options = {
+        **_LOCAL_SETTINGS,
+        "spark.pyspark.python": sys.executable,
+        "spark.pyspark.driver.python": sys.executable,
+        "spark.driver.extraJavaOptions": f'"-Dlog4j2.configurationFile={log_config}"',
+    }
+    if work_dir is None:
+        options["spark.sql.warehouse.dir"] = str(Path(tempfile.gettempdir(), "tailrace-warehouse"))
+    else:
+        options["spark.sql.warehouse.dir"] = str(work_dir.resolve() / "warehouse")
+        options["spark.local.dir"] = str(work_dir.resolve() / "scratch")
+    return options
+
+
+def _build(master: str | None, options: Mapping[str, str]) -> SparkSession:
+    builder = SparkSession.builder
+    if master is not None:
+        builder = builder.remote(master) if master.startswith("sc://") else builder.master(master)
+    for name, value in options.items():
+        builder = builder.config(name, value)
+    try:
+        return builder.getOrCreate()
+    except PySparkException as error:
+        raise ConfigError(
+            f"spark does not start: {error}",
+            hint="check spark.master, JAVA_HOME and the messages above",
+        ) from error
+
+
+@contextmanager
+def _launch_environment(master: str | None) -> Iterator[None]:
+    """Set what Spark's scripts read, only while they run; spark-submit has run them already."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ or (master or "").startswith("sc://"):
+        yield
+        return
+    variables = find_java().environment()
+    if master is not None and master.startswith("local"):
+        variables["PYSPARK_PYTHON"] = sys.executable
+        variables["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        variables["SPARK_LOCAL_IP"] = _LOOPBACK  # where the UI listens
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Keep the program's own answer to Ctrl-C, which a new SparkContext replaces."""
+    handler = signal.getsignal(signal.SIGINT)
+    yield
+    if threading.current_thread() is threading.main_thread() and handler is not None:
+        signal.signal(signal.SIGINT, handler)
