@@ -45,14 +45,16 @@ ORDER BY age_s DESC NULLS LAST, pid
 """
 
 # The modes are those that conflict with SHARE ROW EXCLUSIVE. A prepared transaction holds its locks
-# without a pid, under the virtual transaction '-1/<xid>'.
+# without a pid; the lock on its own xid, under the same virtual transaction, tells which one it is.
 _LOCKERS: Final = """
 SELECT DISTINCT l.pid, x.gid, coalesce(a.application_name, '') AS application,
        extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, x.prepared))::int AS age_s
   FROM pg_locks AS l
   LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
-  LEFT JOIN pg_prepared_xacts AS x
-         ON l.pid IS NULL AND l.virtualtransaction = '-1/' || x.transaction::text
+  LEFT JOIN pg_locks AS own
+         ON l.pid IS NULL AND own.pid IS NULL AND own.locktype = 'transactionid'
+        AND own.virtualtransaction = l.virtualtransaction
+  LEFT JOIN pg_prepared_xacts AS x ON x.transaction = own.transactionid
  WHERE l.locktype = 'relation' AND l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
    AND l.relation IN (SELECT %(oid)s::oid

@@ -76,10 +76,8 @@ def _lsn(text: str | None) -> Lsn | None:
 
 
 def _invalidation(row: dict[str, Any]) -> str | None:
-    if reason := row.get("invalidation_reason"):  # 17 and later
+    if reason := row.get("invalidation_reason"):  # told from version 17 on
         return str(reason)
-    if row.get("conflicting"):  # 16 and later
-        return "conflict with recovery"
     return "wal_removed" if row["wal_status"] == "lost" else None
 
 

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import pytest
+
+from tailrace.errors import ConfigError, SourceError
+from tailrace.postgres.admission import Finding, Severity, check, is_blocked
+from tailrace.postgres.catalog import tables_matching
+from tailrace.postgres.publication import add_table, create_publication
+from tailrace.postgres.quote import SourceNames
+from tailrace.postgres.session import Connection, connect
+from tailrace.postgres.slot import create_slot
+from tests.server import ServerFactory
+
+NAMES = SourceNames.of("main")
+
+
+def _check(conn: Connection, *patterns: str) -> list[Finding]:
+    """What is found, but for the one warning that every server with default settings gets."""
+    found = check(conn, names=NAMES, patterns=patterns)
+    return [finding for finding in found if "max_slot_wal_keep_size" not in finding.message]
+
+
+def _subjects(findings: list[Finding]) -> list[str]:
+    return [finding.subject for finding in findings]
+
+
+def test_the_least_role_passes_and_can_do_all_that_was_checked(
+    app: Connection, capture: Connection
+) -> None:
+    app.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    assert _check(capture, "app.*") == []
+    create_publication(capture, NAMES.publication)
+    (orders,) = tables_matching(capture, ["app.*"])
+    add_table(
+        capture,
+        NAMES.publication,
+        orders,
+        lock_timeout_ms=5000,
+        before_commit=lambda _: None,
+    )
+    create_slot(capture, NAMES.slot, lock_timeout_ms=5000)
+    app.execute("INSERT INTO orders VALUES (1)")
+    assert _check(capture, "app.*") == []
+
+
+def test_checking_changes_nothing(app: Connection, capture: Connection) -> None:
+    app.execute("CREATE TABLE orders (id int PRIMARY KEY)")
+    count = """SELECT (SELECT count(*) FROM pg_publication),
+                      (SELECT count(*) FROM pg_replication_slots)"""
+    _check(capture, "app.*")
+    assert capture.execute(count).fetchone() == (0, 0)
+
+
+def test_a_bad_table_does_not_keep_out_a_good_one(app: Connection, capture: Connection) -> None:
+    app.execute("CREATE TABLE bad (a int)")
+    app.execute("CREATE TABLE good (a int PRIMARY KEY)")
+    app.execute("CREATE TABLE worse (a int)")
+    assert _subjects(_check(capture, "app.*")) == ["app.bad", "app.worse"]
+
+
+def test_a_table_meant_twice_is_found_once(app: Connection, capture: Connection) -> None:
+    app.execute("CREATE TABLE bad (a int)")
+    assert _subjects(_check(capture, "app.*", "app.bad")) == ["app.bad"]
+
+
+def test_a_pattern_without_a_table_is_a_blocker_with_the_nearest_name(
+    app: Connection, capture: Connection
+) -> None:
+    app.execute("CREATE TABLE orders (a int PRIMARY KEY)")
+    wrong, missing = _check(capture, "app.order", "nowhere.*")
+    assert (wrong.severity, wrong.subject) == (Severity.BLOCKER, "app.order")
+    assert wrong.fix == "did you mean app.orders?"
+    assert (missing.severity, missing.subject) == (Severity.BLOCKER, "nowhere.*")
+
+
+def test_a_wildcard_passes_over_views_and_leaves_and_a_name_does_not(
+    app: Connection, capture: Connection
+) -> None:
+    app.execute("CREATE TABLE root (a int PRIMARY KEY) PARTITION BY RANGE (a)")
+    app.execute("CREATE TABLE leaf PARTITION OF root FOR VALUES FROM (0) TO (9)")
+    app.execute("CREATE VIEW seen AS SELECT 1 AS one")
+    assert _check(capture, "app.*") == []
+    assert _subjects(_check(capture, "app.leaf", "app.seen")) == ["app.leaf", "app.seen"]
+
+
+def test_a_pattern_that_is_none_is_refused(capture: Connection) -> None:
+    with pytest.raises(ConfigError):
+        _check(capture, "orders")
+
+
+def test_a_lost_session_is_a_source_error(admin: Connection, capture: Connection) -> None:
+    admin.execute("SELECT pg_terminate_backend(%s, 5000)", (capture.info.backend_pid,))
+    with pytest.raises(SourceError) as caught:
+        _check(capture, "app.*")
+    assert caught.value.retry
+
+
+def test_f034_f035_a_server_that_cannot_is_blocked(postgres_server: ServerFactory) -> None:
+    server = postgres_server(
+        {
+            "wal_level": "replica",
+            "max_replication_slots": "0",
+            "max_wal_senders": "0",
+            "synchronous_standby_names": "*",
+            "max_slot_wal_keep_size": "64MB",
+        }
+    )
+    with connect(server.dsn) as conn:
+        conn.execute("CREATE TABLE public.t (a int PRIMARY KEY)")
+        found = check(conn, names=NAMES, patterns=["public.*"])
+    assert is_blocked(found)
+    text = "\n".join(finding.message for finding in found)
+    for words in ("wal_level", "replication slots", "wal senders", "synchronous", "64 MB"):
+        assert words in text

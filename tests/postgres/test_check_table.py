@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from tailrace.postgres.catalog import TableInfo, read_tables, relation_names
+from tailrace.postgres.check_table import table_findings
+from tailrace.postgres.finding import Finding, Severity
+from tailrace.postgres.session import Connection
+from tests.server import Database
+
+
+def _table(conn: Connection, name: str) -> TableInfo:
+    (table,) = read_tables(conn, [oid for oid, _, known in relation_names(conn) if known == name])
+    return table
+
+
+def _findings(conn: Connection, name: str, *, is_published: bool = False) -> list[Finding]:
+    return table_findings(conn, _table(conn, name), is_published=is_published)
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        ["CREATE TABLE t (a int PRIMARY KEY, b text)"],
+        ["CREATE TABLE t (a int PRIMARY KEY)", "ALTER TABLE t REPLICA IDENTITY FULL"],
+        [
+            "CREATE TABLE t (a int NOT NULL UNIQUE)",
+            "ALTER TABLE t REPLICA IDENTITY USING INDEX t_a_key",
+        ],
+        [
+            "CREATE TABLE t (a int PRIMARY KEY) PARTITION BY RANGE (a)",
+            "CREATE TABLE leaf PARTITION OF t FOR VALUES FROM (0) TO (9)",
+        ],
+    ],
+)
+def test_a_good_table_has_no_findings(
+    app: Connection, capture: Connection, definition: list[str]
+) -> None:
+    for statement in definition:
+        app.execute(statement)
+    assert _findings(capture, "t") == []
+
+
+FAULTS = [
+    (["CREATE TABLE t (a int)"], Severity.BLOCKER, "has no primary key", "ADD PRIMARY KEY"),
+    (
+        ["CREATE TABLE t (a int PRIMARY KEY DEFERRABLE)"],
+        Severity.BLOCKER,
+        "deferrable primary key",
+        'ALTER TABLE "app"."t" REPLICA IDENTITY FULL;',
+    ),
+    (
+        ["CREATE TABLE t (a int PRIMARY KEY)", "ALTER TABLE t REPLICA IDENTITY NOTHING"],
+        Severity.BLOCKER,
+        "replica identity nothing",
+        'ALTER TABLE "app"."t" REPLICA IDENTITY DEFAULT;',
+    ),
+    (
+        [
+            "CREATE TABLE t (a int NOT NULL)",
+            "CREATE UNIQUE INDEX chosen ON t (a)",
+            "ALTER TABLE t REPLICA IDENTITY USING INDEX chosen",
+            "DROP INDEX chosen",
+        ],
+        Severity.BLOCKER,
+        "index that is gone",
+        "ADD PRIMARY KEY",
+    ),
+    (
+        ["CREATE TABLE t (a int)", "ALTER TABLE t REPLICA IDENTITY FULL"],
+        Severity.WARNING,
+        "cannot be told apart",
+        "ADD PRIMARY KEY",
+    ),
+    (
+        ["CREATE UNLOGGED TABLE t (a int PRIMARY KEY)"],
+        Severity.BLOCKER,
+        "is unlogged",
+        'ALTER TABLE "app"."t" SET LOGGED;',
+    ),
+    (
+        [
+            "CREATE TABLE root (a int PRIMARY KEY) PARTITION BY RANGE (a)",
+            "CREATE TABLE t PARTITION OF root FOR VALUES FROM (0) TO (9)",
+        ],
+        Severity.BLOCKER,
+        "is a partition",
+        "name the root",
+    ),
+    (
+        [
+            "CREATE TABLE t (a int PRIMARY KEY) PARTITION BY RANGE (a)",
+            "CREATE TABLE leaf PARTITION OF t FOR VALUES FROM (0) TO (9)",
+            "ALTER TABLE leaf REPLICA IDENTITY NOTHING",
+        ],
+        Severity.BLOCKER,
+        "partition app.leaf has replica identity nothing",
+        'ALTER TABLE "app"."leaf" REPLICA IDENTITY DEFAULT;',
+    ),
+    (
+        ["CREATE TABLE t (a int PRIMARY KEY, b int GENERATED ALWAYS AS (a) STORED)"],
+        Severity.INFO,
+        "generated columns, which are not captured: b",
+        "",
+    ),
+    (
+        ["CREATE TABLE t (a int, b int GENERATED ALWAYS AS (a) STORED PRIMARY KEY)"],
+        Severity.BLOCKER,
+        "generated columns in its key",
+        "plain columns",
+    ),
+    (
+        ["CREATE TABLE t (a int PRIMARY KEY)", "CREATE TABLE child () INHERITS (t)"],
+        Severity.INFO,
+        "children by inheritance",
+        "",
+    ),
+    (
+        ['CREATE TABLE t (id int PRIMARY KEY, a int, "A" int)'],
+        Severity.BLOCKER,
+        "equal but for case: A, a",
+        "rename",
+    ),
+    (
+        ['CREATE TABLE t (id int PRIMARY KEY, "_OP" int)'],
+        Severity.BLOCKER,
+        "named like ours: _OP",
+        "rename",
+    ),
+    (
+        ["CREATE TABLE t (a int PRIMARY KEY)", "INSERT INTO t VALUES (1)"],
+        Severity.BLOCKER,
+        "already holds rows",
+        "leave it out",
+    ),
+    (["CREATE VIEW t AS SELECT 1 AS one"], Severity.BLOCKER, "is a view", "leave it out"),
+    (
+        ["CREATE MATERIALIZED VIEW t AS SELECT 1 AS one"],
+        Severity.BLOCKER,
+        "is a materialised view",
+        "leave it out",
+    ),
+]
+
+
+@pytest.mark.parametrize(("definition", "severity", "message", "fix"), FAULTS)
+def test_each_fault_of_a_table_is_one_finding(
+    app: Connection,
+    capture: Connection,
+    definition: list[str],
+    severity: Severity,
+    message: str,
+    fix: str,
+) -> None:
+    for statement in definition:
+        app.execute(statement)
+    (finding,) = _findings(capture, "t")
+    assert finding.severity is severity
+    assert finding.subject == "app.t"
+    assert message in finding.message
+    assert fix in finding.fix
+
+
+def test_a_foreign_table_is_refused(admin: Connection) -> None:
+    admin.execute("CREATE FOREIGN DATA WRAPPER elsewhere")
+    admin.execute("CREATE SERVER far FOREIGN DATA WRAPPER elsewhere")
+    admin.execute("CREATE FOREIGN TABLE public.t (a int) SERVER far")
+    (finding,) = _findings(admin, "t")
+    assert "is a foreign table" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("definition", "breaks_from"),
+    [
+        (["CREATE TABLE t (a int)"], 0),
+        (["CREATE TABLE t (a int PRIMARY KEY DEFERRABLE)"], 0),
+        (["CREATE TABLE t (a int PRIMARY KEY)", "ALTER TABLE t REPLICA IDENTITY NOTHING"], 0),
+        (
+            [
+                "CREATE TABLE t (a int PRIMARY KEY, b int GENERATED ALWAYS AS (a) STORED)",
+                "ALTER TABLE t REPLICA IDENTITY FULL",
+            ],
+            18,
+        ),
+        (["CREATE TABLE t (a int PRIMARY KEY)"], 99),
+    ],
+)
+def test_f052_blocked_are_those_whose_updates_publishing_would_break(
+    app: Connection,
+    capture: Connection,
+    source: Database,
+    definition: list[str],
+    breaks_from: int,
+) -> None:
+    """Postgres itself is the judge of the finding."""
+    for statement in definition:
+        app.execute(statement)
+    breaks = source.server.version >= breaks_from
+    severities = {finding.severity for finding in _findings(capture, "t")}
+    assert (Severity.BLOCKER in severities) is breaks
+    capture.execute("CREATE PUBLICATION by_hand FOR TABLE app.t")
+    app.execute("INSERT INTO t VALUES (1)")
+    if breaks:
+        with pytest.raises(psycopg.Error, match="cannot update table"):
+            app.execute("UPDATE t SET a = 2")
+    else:
+        app.execute("UPDATE t SET a = 2")
+
+
+def test_rows_of_a_published_table_are_no_finding(app: Connection, capture: Connection) -> None:
+    app.execute("CREATE TABLE t (a int PRIMARY KEY)")
+    app.execute("INSERT INTO t VALUES (1)")
+    assert _findings(capture, "t", is_published=True) == []
+
+
+def test_f035_another_owners_table_comes_with_the_grant(
+    admin: Connection, capture: Connection
+) -> None:
+    admin.execute("CREATE ROLE theirs")
+    admin.execute("CREATE TABLE public.t (a int PRIMARY KEY)")
+    admin.execute("ALTER TABLE public.t OWNER TO theirs")
+    (finding,) = _findings(capture, "t")
+    assert finding.severity is Severity.BLOCKER
+    assert "belongs to theirs" in finding.message
+    grant, alter = finding.fix.split(" or ")
+    assert grant == 'GRANT "theirs" TO "capture";'
+    admin.execute(alter)
+    assert _findings(capture, "t") == []
+
+
+def test_f035_a_closed_schema_comes_with_the_grant(
+    admin: Connection, app: Connection, capture: Connection
+) -> None:
+    app.execute("CREATE TABLE t (a int PRIMARY KEY)")
+    admin.execute("ALTER SCHEMA app OWNER TO postgres")
+    (finding,) = _findings(capture, "t")
+    assert "cannot be read by capture" in finding.message
+    admin.execute(finding.fix)
+    assert _findings(capture, "t") == []
+
+
+def test_row_level_security_never_hides_rows_from_the_check(
+    admin: Connection, app: Connection, capture: Connection
+) -> None:
+    app.execute("CREATE TABLE t (a int PRIMARY KEY)")
+    app.execute("INSERT INTO t VALUES (1)")
+    app.execute("ALTER TABLE t ENABLE ROW LEVEL SECURITY")
+    app.execute("ALTER TABLE t FORCE ROW LEVEL SECURITY")
+    (finding,) = _findings(capture, "t")
+    assert "row-level security" in finding.message
+    admin.execute(finding.fix)
+    (finding,) = _findings(capture, "t")
+    assert "already holds rows" in finding.message
+
+
+def test_a_locked_table_does_not_fail_the_check(app: Connection, capture: Connection) -> None:
+    app.execute("CREATE TABLE t (a int PRIMARY KEY)")
+    table = _table(capture, "t")
+    capture.execute("SET lock_timeout TO '50ms'")
+    with app.transaction():
+        app.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        (finding,) = table_findings(capture, table)
+    assert (finding.severity, finding.subject) == (Severity.WARNING, "app.t")
