@@ -1,0 +1,57 @@
+"""The proofs as a table for people, with the differences below it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tailrace.cli.proof.compare import Difference, TableProof
+
+_VALUE_LENGTH_MAX: Final = 60
+
+
+def show(proofs: Sequence[TableProof]) -> RenderableType:
+    """One line for each table, then what differs."""
+    table = Table("table", title="source = lake", title_justify="left")
+    table.add_column("source rows", justify="right")
+    table.add_column("lake rows", justify="right")
+    table.add_column("equal")
+    for proof in proofs:
+        verdict = Text("yes", "green") if proof.equal else Text("NO", "bold red")
+        table.add_row(proof.table, f"{proof.source_rows:,}", f"{proof.lake_rows:,}", verdict)
+    return Group(table, *(line for proof in proofs for line in _reasons(proof)))
+
+
+def _reasons(proof: TableProof) -> list[Text]:
+    lines = [Text(f"{proof.table}: {_reason(difference)}") for difference in proof.differences]
+    if proof.problem:
+        lines.insert(0, Text(f"{proof.table}: {proof.problem}"))
+    return lines
+
+
+def _reason(difference: Difference) -> str:
+    key = " ".join(f"{name}={_value(text)}" for name, text in difference.key.items())
+    if difference.source is None and difference.lake is not None:
+        return f"{key} is only in the lake: {_row(difference.lake)}"
+    if difference.lake is None and difference.source is not None:
+        return f"{key} is not in the lake: {_row(difference.source)}"
+    assert difference.source is not None and difference.lake is not None
+    values = (
+        f"{name} is {_value(difference.source[name])}, in the lake {_value(difference.lake[name])}"
+        for name in difference.columns
+    )
+    return f"{key} differs: {'; '.join(values)}"
+
+
+def _row(row: Mapping[str, str | None]) -> str:
+    return " ".join(f"{name}={_value(text)}" for name, text in row.items())
+
+
+def _value(text: str | None) -> str:
+    if text is None:
+        return "NULL"
+    return repr(text if len(text) <= _VALUE_LENGTH_MAX else f"{text[:_VALUE_LENGTH_MAX]}…")
