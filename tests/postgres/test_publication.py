@@ -108,6 +108,29 @@ def test_nothing_happens_if_before_commit_fails(
     app.execute("INSERT INTO orders VALUES (1)")
 
 
+def test_a_store_that_hangs_does_not_hold_up_writers_for_long(
+    publication: str,
+    orders: TableInfo,
+    capture: Connection,
+    admin: Connection,
+    app: Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tailrace.postgres.publication.BEFORE_COMMIT_MS_MAX", 100)
+
+    def hang(_: Fingerprint) -> None:
+        query = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s"
+        while admin.execute(query, (capture.info.backend_pid,)).fetchone() != (0,):
+            pass
+
+    with pytest.raises(SourceError) as caught:
+        _add(capture, orders, hang)
+    assert caught.value.retry
+    app.execute("INSERT INTO orders VALUES (1)")
+    unchanged = fingerprint(admin, publication)
+    assert unchanged is not None and unchanged.members == ()
+
+
 def test_a_table_with_rows_is_refused(
     publication: str, orders: TableInfo, capture: Connection, app: Connection
 ) -> None:

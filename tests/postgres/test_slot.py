@@ -5,11 +5,12 @@ from contextlib import contextmanager
 
 import psycopg
 import pytest
+from psycopg import pq
 from psycopg.conninfo import make_conninfo
 
 from tailrace.errors import ConfigError, SlotLost, SourceError
 from tailrace.postgres.server import wal_position
-from tailrace.postgres.session import Connection, connect
+from tailrace.postgres.session import Connection, connect, connect_error, conninfo
 from tailrace.postgres.slot import classify, create_slot, drop_slot, read_slot
 from tests.postgres.walsender import streaming
 from tests.server import Database, ServerFactory
@@ -96,6 +97,12 @@ def test_f034_f035_a_server_that_cannot_is_told_what_to_set(
         with pytest.raises(SourceError, match="all replication slots are in use") as slots:
             create_slot(conn, "tailrace_other", lock_timeout_ms=5000)
         assert "max_replication_slots" in slots.value.hint
+        with streaming(server.dsn, NAME, application_name="tailrace"):
+            target = conninfo(server.dsn, replication=True)
+            refused = pq.PGconn.connect(target.encode())
+            senders = connect_error(refused.get_error_message(), target)
+            refused.finish()
+        assert "all wal senders" in str(senders) and senders.retry
         drop_slot(conn, NAME)
     server.stop()
     server.settings["wal_level"] = "replica"

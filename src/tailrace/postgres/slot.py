@@ -164,14 +164,15 @@ def drop_slot(conn: Connection, name: str, *, application_name: str = APPLICATIO
     other is left alone, and SourceError(retry=True) says who it is. The caller holds the
     leadership, so that one of ours is a left-over.
     """
-    state = read_slot(conn, name)
-    if state is None:
-        return
-    if state.database != conn.info.dbname:
-        raise SourceError(
-            f"slot {name} belongs to database {state.database}", hint="choose another source.name"
-        )
     try:
+        state = read_slot(conn, name)
+        if state is None:
+            return
+        if state.database != conn.info.dbname:
+            raise SourceError(
+                f"slot {name} belongs to database {state.database}",
+                hint="choose another source.name",
+            )
         if state.is_active:
             args = {
                 "name": name,

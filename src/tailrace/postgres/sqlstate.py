@@ -27,13 +27,15 @@ INSUFFICIENT_PRIVILEGE: Final = "42501"
 
 # Connection, transaction rollback, resources, operator, system: these pass. (SQLSTATE classes)
 _PASSING_CLASSES: Final = frozenset({"08", "40", "53", "57", "58"})
-_PASSING: Final = frozenset({LOCK_NOT_AVAILABLE, OBJECT_IN_USE})
+_PASSING: Final = frozenset({LOCK_NOT_AVAILABLE, OBJECT_IN_USE, "25P03", "25P04"})
 _LASTING: Final = frozenset({LIMIT_EXCEEDED, "57P04"})
 
 _HINTS: Final = {
     INSUFFICIENT_PRIVILEGE: "run `tailrace check`: it lists the rights that are missing",
     LOCK_NOT_AVAILABLE: "another transaction holds a lock; it is tried again",
     QUERY_CANCELED: "the statement was cancelled or ran into statement_timeout",
+    "25P03": "the transaction was idle for too long and was rolled back",
+    "25P04": "the transaction took longer than transaction_timeout and was rolled back",
     "25006": "point source.dsn at the primary: this server takes no writes",
     "57P01": "the server is shutting down or an operator ended the session",
     "57P03": "the server is starting up or shutting down",
