@@ -107,10 +107,8 @@ def _before(
         _typed(rows.data, cells, column.type, f"{BEFORE}.{column.name}", rows.old, left)
         for cells, column in zip(rows.before, fields, strict=True)
     ]
-    # from_arrays cannot tell how many rows a struct without fields has.
-    if not columns:
-        return pa.array([{}] * len(rows.tag), target)
-    tuples = pa.StructArray.from_arrays(columns, fields=fields)
+    # StructArray.from_arrays could not tell how many rows a struct without fields has.
+    tuples = pa.Array.from_buffers(target, len(rows.old), [None], children=columns)
     if len(rows.old) == len(rows.tag):
         return tuples
     place = np.full(len(rows.tag), -1)

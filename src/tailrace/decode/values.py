@@ -17,10 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tailrace.decode.texts import as_strings, binary_array, text_bytes, with_validity
+from tailrace.decode.texts import as_strings, pick, text_bytes, text_offsets, with_validity
 
 _INTEGER: Final = r"^-?[0-9]+$"
-_DECIMAL: Final = r"^-?[0-9]+(\.[0-9]+)?$"
 _FLOAT: Final = r"^(-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?|-?Infinity|NaN)$"
 _DATE: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _TIMESTAMP: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
@@ -47,15 +46,16 @@ def convert(texts: pa.BinaryArray, target: pa.DataType) -> pa.Array:
     if pa.types.is_binary(target):
         return _to_binary(texts)
     if pa.types.is_integer(target):
-        return _cast(texts, target, top="9", pattern=_INTEGER)
+        return _cast(texts, target, quick=_none_above("9", texts), pattern=_INTEGER)
     if pa.types.is_decimal(target):
-        return _cast(texts, target, top="9", pattern=_DECIMAL)
+        return _to_decimal(texts, target)
     if pa.types.is_floating(target):
-        return _cast(texts, target, top="~", pattern=_FLOAT)
+        return _cast(texts, target, quick=_none_above("~", texts), pattern=_FLOAT)
     if pa.types.is_date(target):
-        return _within(_cast(texts, target, top="9", pattern=_DATE), _DAY_MIN, _DAY_MAX)
-    zone = _ZONE if target.tz else ""
-    stamps = _cast(texts, target, top=":", pattern=f"{_TIMESTAMP}{zone}$")
+        days = _cast(texts, target, quick=_none_above("9", texts), pattern=_DATE)
+        return _within(days, _DAY_MIN, _DAY_MAX)
+    pattern = f"{_TIMESTAMP}{_ZONE if target.tz else ''}$"
+    stamps = _cast(texts, target, quick=_none_above(":", texts), pattern=pattern)
     return _within(stamps, _DAY_MIN * _DAY_US, (_DAY_MAX + 1) * _DAY_US - 1)
 
 
@@ -94,10 +94,14 @@ def _utf8_or_none(value: bytes | None) -> str | None:
         return None
 
 
-def _cast(texts: pa.BinaryArray, target: pa.DataType, *, top: str, pattern: str) -> pa.Array:
-    """Cast text. `top` is the highest byte of the plain form: it keeps words, and any hexadecimal
-    that Arrow would take for a number, out of the quick way."""
-    if text_bytes(texts).max(initial=0) <= ord(top):
+def _none_above(top: str, texts: pa.BinaryArray) -> bool:
+    """Whether no byte is above the highest of the plain form: then there are no words among the
+    values, and no hexadecimal that Arrow would take for a number."""
+    return bool(text_bytes(texts).max(initial=0) <= ord(top))
+
+
+def _cast(texts: pa.BinaryArray, target: pa.DataType, *, quick: bool, pattern: str) -> pa.Array:
+    if quick:
         try:
             return as_strings(texts).cast(target)
         except pa.ArrowInvalid:
@@ -116,6 +120,30 @@ def _cast_what_fits(texts: pa.StringArray, target: pa.DataType) -> pa.Array:
         half = len(texts) // 2
         halves = [_cast_what_fits(part, target) for part in (texts[:half], texts[half:])]
         return pa.concat_arrays(halves)
+
+
+def _to_decimal(texts: pa.BinaryArray, target: pa.Decimal128Type) -> pa.Array:
+    """Arrow's cast to a decimal wraps around silently at 128 bits, so it only ever sees values
+    with no more digits than the column has."""
+    whole, scale = target.precision - target.scale, target.scale
+    digits = f"[0-9]{{1,{whole}}}" if whole else "0"
+    fraction = rf"(\.[0-9]{{1,{scale}}})?" if scale else ""
+    quick = _none_above("9", texts) and _digits_fit(texts, whole, scale)
+    return _cast(texts, target, quick=quick, pattern=f"^-?{digits}{fraction}$")
+
+
+def _digits_fit(texts: pa.BinaryArray, whole: int, scale: int) -> bool:
+    """Whether every value has `scale` digits behind its point and at most `whole` before it."""
+    data, offsets = text_bytes(texts), text_offsets(texts)
+    starts, ends = offsets[:-1] - offsets[0], offsets[1:] - offsets[0]
+    present = ends > starts
+    if not present.all():
+        starts, ends = starts[present], ends[present]
+    point = ends - scale - 1 if scale else ends
+    before = point - starts - (data[starts] == ord("-"))
+    if not ((before >= 1) & (before <= whole)).all():
+        return False
+    return not scale or bool((data[point] == ord(".")).all())
 
 
 def _within(values: pa.Array, low: int, high: int) -> pa.Array:
@@ -139,10 +167,12 @@ def _to_boolean(texts: pa.BinaryArray) -> pa.BooleanArray:
 
 
 def _to_binary(texts: pa.BinaryArray) -> pa.BinaryArray:
+    """Hexadecimal to bytes. All values have an even length, so the digits of a byte stay together
+    when they are read as one run; the `\\x` before each value is read as a byte and left out."""
     plain = pc.match_substring_regex(texts, _BYTEA).fill_null(False)
-    digits = pc.binary_slice(pc.if_else(plain, texts, b"\\x"), 2)
+    digits = pc.if_else(plain, texts, b"\\x")
     nibbles = _NIBBLES[text_bytes(digits)]
-    offsets = np.frombuffer(digits.buffers()[1], np.int32)[: len(digits) + 1]
     octets = np.bitwise_or(nibbles[0::2] << 4, nibbles[1::2], dtype=np.uint8)
-    values = binary_array((offsets - offsets[0]) // 2, octets)
+    bounds = (text_offsets(digits) - text_offsets(digits)[0]) // 2
+    values = pick(octets, bounds[:-1] + 1, bounds[1:])
     return with_validity(values, plain.to_numpy(zero_copy_only=False))
