@@ -25,7 +25,10 @@ _SERVER_FIXTURES = {"database", "postgres", "postgres_server", "server_dir", "sp
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that need a server."""
     for item in items:
-        if isinstance(item, pytest.Function) and _SERVER_FIXTURES & set(item.fixturenames):
+        fixtures = set(item.fixturenames) if isinstance(item, pytest.Function) else set()
+        if "spark" in fixtures:
+            item.add_marker(pytest.mark.spark)
+        if fixtures & _SERVER_FIXTURES or item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.server)
 
 
