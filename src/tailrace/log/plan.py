@@ -56,7 +56,7 @@ class Piece:
 def plan_end(reader: Reader, after: Offset, *, limits: Limits, wanted: Wanted) -> Offset:
     """Where a batch that starts after `after` ends; `after` itself if there is nothing more."""
     changes_left, bytes_left = limits.changes_max, limits.bytes_max
-    shapes: dict[int, bytes] = {}
+    shapes: dict[str, bytes] = {}
     end = after
     for link in reader.walk(after):
         cut = _shape_cut(link.header, shapes, after=after, wanted=wanted)
@@ -129,18 +129,18 @@ def just_before(offset: Offset) -> Offset:
 
 
 def _shape_cut(
-    header: Header, shapes: dict[int, bytes], *, after: Offset, wanted: Wanted
+    header: Header, shapes: dict[str, bytes], *, after: Offset, wanted: Wanted
 ) -> Offset | None:
     """Where the batch must end because a wanted table has another shape from there on."""
     for use in sorted(header.relations, key=lambda use: use.since):
         if not wanted(use.relation):
             continue
-        known = shapes.get(use.relation.oid)
+        known = shapes.get(use.relation.qualified)
         if known is not None and known != use.frame and use.since > after:
             cut = just_before(use.since)
             if cut > after:
                 return cut
-        shapes[use.relation.oid] = use.frame
+        shapes[use.relation.qualified] = use.frame
     return None
 
 

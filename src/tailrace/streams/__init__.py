@@ -1,0 +1,5 @@
+"""Streams: tables of the log delivered to sinks, each by a query of its own."""
+
+from tailrace.streams.pipeline import Pipeline, Stream, StreamState
+
+__all__ = ["Pipeline", "Stream", "StreamState"]
