@@ -7,6 +7,9 @@ empty     there       refused: the slot belongs to another log
 genesis   none, lost  SlotLost
 genesis   ahead       SourceGap: what lies between cannot be had any more
 genesis   at or behind  stream from the log's tip
+
+A server whose own wal ends before the log's tip has been set back, and streaming from the tip would
+skip what it writes next: SourceGap as well.
 """
 
 from __future__ import annotations
@@ -21,13 +24,13 @@ from typing import Final
 import psycopg
 
 from tailrace.capture.membership import check_membership, record_membership
-from tailrace.errors import ConfigError, SlotLost, SourceError, SourceGap
+from tailrace.errors import ConfigError, SegmentMissing, SlotLost, SourceError, SourceGap
 from tailrace.failpoint import failpoint
 from tailrace.log import Header, SourceIdentity, Tip, layout, put_genesis, read_genesis, recover_tip
 from tailrace.model import Lsn
 from tailrace.postgres.publication import create_publication, drop_publication, fingerprint
 from tailrace.postgres.quote import SourceNames
-from tailrace.postgres.server import Server, read_server
+from tailrace.postgres.server import Server, read_server, wal_position
 from tailrace.postgres.session import Connection, source_error
 from tailrace.postgres.slot import SlotState, create_slot, drop_slot, read_slot
 from tailrace.storage import ObjectExists, ObjectMissing, Store
@@ -45,13 +48,13 @@ _LOST_HINT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """Everything `attach` needs; `keep_alive` is called between steps that take long."""
+    """Everything `attach` needs; `go_on` is called between steps, and raises if told to stop."""
 
     conn: Connection
     store: Store
     names: SourceNames
     writer_id: str
-    keep_alive: Callable[[], None]
+    go_on: Callable[[], None]
 
 
 def attach(to: Attachment) -> Tip:
@@ -59,6 +62,10 @@ def attach(to: Attachment) -> Tip:
     try:
         server = read_server(to.conn, slot=to.names.slot)
         slot = read_slot(to.conn, to.names.slot)
+        if server.in_recovery:
+            raise SourceError(
+                "the server is a standby", hint="give source.dsn the address of the primary"
+            )
         genesis = read_genesis(to.store)
         if genesis is None:
             return _begin(to, server, slot)
@@ -73,9 +80,10 @@ def _begin(to: Attachment, server: Server, slot: SlotState | None) -> Tip:
             f"wal_level is {server.wal_level}, capture from the wal needs logical",
             hint="ALTER SYSTEM SET wal_level = 'logical', then restart postgres",
         )
-    if server.in_recovery:
-        raise SourceError(
-            "the server is a standby", hint="give source.dsn the address of the primary"
+    if to.store.list(layout.SEGMENTS):
+        raise SegmentMissing(
+            f"{layout.GENESIS} is missing, and the log goes on after it",
+            hint="restore the object from a backup",
         )
     published = fingerprint(to.conn, to.names.publication)
     if not _has_intent(to, server):
@@ -109,7 +117,7 @@ def _make_slot(to: Attachment) -> Lsn:
     """Make the slot; while others' transactions are in the way, say so and try again."""
     said = ""
     while True:
-        to.keep_alive()
+        to.go_on()
         try:
             return create_slot(to.conn, to.names.slot, lock_timeout_ms=SLOT_WAIT_MS)
         except SourceError as error:
@@ -132,8 +140,15 @@ def _continue(to: Attachment, server: Server, slot: SlotState | None, genesis: H
             f"slot {to.names.slot} was invalidated: {slot.invalidation}",
             hint=_LOST_HINT,
         )
+    to.go_on()
     tip = recover_tip(to.store)
     assert tip is not None
+    written = wal_position(to.conn)
+    if written < tip.position.wal:
+        raise SourceGap(
+            f"the server has written its wal up to {written}, the log ends at {tip.position}",
+            hint="was the server restored from an older copy? then begin a new log",
+        )
     confirmed = slot.confirmed_flush_lsn or Lsn(0)
     if confirmed > tip.position.wal:
         raise SourceGap(

@@ -1,8 +1,8 @@
 """What a leader does beside streaming: heartbeats, new tables, the publication, merge, retention.
 
 It runs in a thread of its own, at its own pace, on a SQL session of its own; the stream never waits
-for it. A failure to reach Postgres is tried again at the next turn. What it finds wrong with the
-log or the publication for good is kept in `failure`, and the stream ends with it.
+for it. What fails is tried again at the next turn. A publication that was changed by hand is kept
+in `failure`, as is a bug, and the stream ends with it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Housekeeping:
         self._said: dict[str, str] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tailrace-housekeeping", daemon=True)
-        self.failure: TailraceError | None = None
+        self.failure: Exception | None = None
         self._turns: list[tuple[float, Callable[[], None]]] = [
             (duties.heartbeat_interval_s, self._heartbeat),
             (TABLES_INTERVAL_S, self._look_after_tables),
@@ -71,10 +71,12 @@ class Housekeeping:
         """Begin."""
         self._thread.start()
 
-    def stop(self, timeout_s: float = 5.0) -> None:
-        """End; a turn that is under way ends first."""
+    def stop(self, timeout_s: float) -> threading.Thread | None:
+        """End, after the turn that is under way; one that hangs is left behind, and returned."""
         self._stop.set()
-        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        return self._thread if self._thread.is_alive() else None
 
     def _run(self) -> None:
         due = [time.monotonic()] * len(self._turns)
@@ -98,6 +100,9 @@ class Housekeeping:
         except (SourceError, LogError) as error:
             self._disconnect()
             self._say_once(name, error)
+        except Exception as error:
+            # A bug. Without housekeeping the stream would go on, unwatched; so it must not.
+            self.failure = error
 
     def _say_once(self, name: str, error: TailraceError) -> None:
         if self._said.get(name) != str(error):
@@ -123,7 +128,8 @@ class Housekeeping:
     def _look_after_tables(self) -> None:
         conn, duties = self._connection(), self._duties
         check_membership(conn, self._store, duties.names.publication)
-        refusals = Membership(conn, self._store, duties.names.publication).take_up(duties.patterns)
+        membership = Membership(conn, self._store, duties.names.publication)
+        refusals = membership.take_up(duties.patterns, should_go_on=lambda: not self._stop.is_set())
         self._say_refusals(refusals)
         slot = read_slot(conn, duties.names.slot)
         if slot is not None and slot.restart_lsn is not None:
@@ -131,9 +137,10 @@ class Housekeeping:
 
     def _say_refusals(self, refusals: Sequence[Refusal]) -> None:
         for refusal in refusals:
-            if self._said.get(refusal.table) != refusal.message:
-                self._said[refusal.table] = refusal.message
-                logger.warning("table left out table=%s reason=%s", refusal.table, refusal.message)
+            table = refusal.table.qualified
+            if self._said.get(table) != refusal.message:
+                self._said[table] = refusal.message
+                logger.warning("table left out table=%s reason=%s", table, refusal.message)
 
     def _merge(self) -> None:
         while not self._stop.is_set() and self._merger.step(time.time()):

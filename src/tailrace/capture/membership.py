@@ -1,19 +1,20 @@
 """Which tables are published, kept beside the log and compared with the catalog.
 
 A publication that someone changes by hand leaves a gap that Postgres does not report. Each change
-of ours is recorded before it is committed; so the catalog must always look like the newest record,
-or, if we died between record and commit, like the one before it.
+of ours is recorded before it is committed, beside the record of what was there before; so the
+catalog always looks like one of the records, unless somebody else has changed it.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from tailrace.errors import SchemaError, SegmentCorrupt, SourceError, SourceGap
+from tailrace.failpoint import failpoint
 from tailrace.log import layout
 from tailrace.postgres.catalog import TableInfo, read_tables, tables_matching
 from tailrace.postgres.check_table import table_findings
@@ -32,11 +33,11 @@ deadlock_timeout.
 
 
 def record_membership(store: Store, planned: Fingerprint) -> None:
-    """Keep what the publication is going to look like."""
+    """Keep what the publication is going to look like; the writers of a table wait for this."""
     entries = store.list(layout.PUBLICATION)
     number = int(entries[-1].key.rsplit("/", 1)[-1].split(".")[0]) + 1 if entries else 0
     store.put_new(layout.publication_key(number), json.dumps(planned.to_dict()).encode())
-    store.delete(entry.key for entry in entries[:-1])
+    failpoint("membership.after_record")
 
 
 def check_membership(conn: Connection, store: Store, publication: str) -> None:
@@ -45,9 +46,13 @@ def check_membership(conn: Connection, store: Store, publication: str) -> None:
     if found is None:
         raise SourceGap(f"publication {publication} was dropped", hint=_HINT)
     # Read after the catalog: a record is written before the change that it announces.
-    problems = [_difference(conn, record, found) for record in _newest_records(store)]
-    if all(problems):
-        raise SourceGap(f"publication {publication} was changed by hand: {problems[0]}", hint=_HINT)
+    problems = []
+    for _, record in _records(store):
+        problems.append(_difference(conn, record, found))
+        if not problems[-1]:
+            return
+    what = problems[0] if problems else "nothing is known about it"
+    raise SourceGap(f"publication {publication} was changed by hand: {what}", hint=_HINT)
 
 
 _HINT: Final = (
@@ -55,12 +60,13 @@ _HINT: Final = (
 )
 
 
-def _newest_records(store: Store) -> list[Fingerprint]:
-    keys = [entry.key for entry in store.list(layout.PUBLICATION)][-2:]
-    try:
-        return [Fingerprint.from_dict(json.loads(store.get(key))) for key in reversed(keys)]
-    except (ValueError, KeyError, TypeError) as error:
-        raise SegmentCorrupt(f"{keys[-1]} cannot be read") from error
+def _records(store: Store) -> Iterator[tuple[str, Fingerprint]]:
+    """The records and their keys, newest first."""
+    for entry in reversed(store.list(layout.PUBLICATION)):
+        try:
+            yield entry.key, Fingerprint.from_dict(json.loads(store.get(entry.key)))
+        except (ValueError, KeyError, TypeError) as error:
+            raise SegmentCorrupt(f"{entry.key} cannot be read") from error
 
 
 def _difference(conn: Connection, record: Fingerprint, found: Fingerprint) -> str:
@@ -80,11 +86,15 @@ def _difference(conn: Connection, record: Fingerprint, found: Fingerprint) -> st
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A table that cannot be captured, and why."""
+    """A table that is not captured, and why; what is passing is tried again by itself."""
 
-    table: str
+    table: TableInfo
     message: str
     fix: str
+    is_passing: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.table.qualified} {self.message}"
 
 
 class Membership:
@@ -95,12 +105,17 @@ class Membership:
         self._store = store
         self._publication = publication
 
-    def take_up(self, patterns: Sequence[str]) -> list[Refusal]:
-        """Publish what can be published now; what cannot is returned and harms no other table."""
-        published = fingerprint(self._conn, self._publication)
-        members = {member.relation_oid for member in published.members} if published else set()
+    def take_up(
+        self, patterns: Sequence[str], *, should_go_on: Callable[[], bool]
+    ) -> list[Refusal]:
+        """Publish what can be published now; what cannot is returned and harms no other table.
+        `should_go_on` is asked before each table.
+        """
+        members = {member.relation_oid for member in self._published().members}
         refusals = []
         for table in tables_matching(self._conn, patterns):
+            if not should_go_on():
+                break
             if table.oid not in members:
                 refusal = self._take_up_one(table)
                 if refusal is not None:
@@ -109,13 +124,13 @@ class Membership:
 
     def member_count(self) -> int:
         """How many tables are published."""
-        published = fingerprint(self._conn, self._publication)
-        return len(published.members) if published else 0
+        return len(self._published().members)
 
     def _take_up_one(self, table: TableInfo) -> Refusal | None:
         for finding in table_findings(self._conn, table):
             if finding.severity is Severity.BLOCKER:
-                return Refusal(table.qualified, finding.message, finding.fix)
+                return Refusal(table, finding.message, finding.fix)
+        self._forget_other_records()
         try:
             add_table(
                 self._conn,
@@ -125,14 +140,33 @@ class Membership:
                 before_commit=lambda planned: record_membership(self._store, planned),
             )
         except (SourceError, SchemaError) as error:
-            return Refusal(table.qualified, str(error), error.hint)
+            return Refusal(table, str(error), error.hint, is_passing=error.retry)
         logger.info("table taken up table=%s", table.qualified)
         return None
 
+    def _forget_other_records(self) -> None:
+        """Leave only the newest record that fits: those of changes that were never committed, and
+        those of long ago, must not hide a change by hand.
+        """
+        published = self._published()
+        for key, record in _records(self._store):
+            if not _difference(self._conn, record, published):
+                others = (entry.key for entry in self._store.list(layout.PUBLICATION))
+                self._store.delete(other for other in others if other != key)
+                return
 
-def refuse_named(patterns: Sequence[str], refusals: Sequence[Refusal]) -> None:
-    """Raise SchemaError for a refused table that the configuration names outright."""
-    named = {pattern for pattern in patterns if TablePattern.parse(pattern).exact}
+    def _published(self) -> Fingerprint:
+        found = fingerprint(self._conn, self._publication)
+        if found is None:
+            raise SourceGap(f"publication {self._publication} was dropped", hint=_HINT)
+        return found
+
+
+def refuse(patterns: Sequence[str], refusals: Sequence[Refusal], *, member_count: int) -> None:
+    """Raise SchemaError if a refused table is named outright, or if no table is left."""
+    exact = [each for each in map(TablePattern.parse, patterns) if each.exact]
     for refusal in refusals:
-        if refusal.table in named:
-            raise SchemaError(f"{refusal.table} {refusal.message}", hint=refusal.fix)
+        table = refusal.table
+        is_named = any(pattern.matches(table.schema, table.name) for pattern in exact)
+        if not refusal.is_passing and (is_named or member_count == 0):
+            raise SchemaError(str(refusal), hint=refusal.fix)

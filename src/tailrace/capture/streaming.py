@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from tailrace.capture.core import Action, Close, Core, SendStatus
+from tailrace.capture.actions import Action, Close, SendStatus
+from tailrace.capture.core import Core
 from tailrace.capture.metrics import Metrics
 from tailrace.capture.writing import WritingThread
 from tailrace.errors import SourceError
@@ -49,23 +50,25 @@ class Streaming:
             now = time.monotonic()
             if stop_by is None and self._should_stop():
                 stop_by = now + STOP_TIMEOUT_S
-            for action in self._core.poll(now, stopping=stop_by is not None):
+                self._core.stop()
+            for action in self._core.poll(now):
                 self._carry_out(action)
             self._metrics.observe(self._core)
             if stop_by is not None and (self._core.is_at_rest or now > stop_by):
-                self._send_status(request_reply=False)
+                self._carry_out(self._core.status(now))
                 return
-            self._wait(now, is_reading=stop_by is None and self._core.wants_input)
+            self._wait(now)
 
-    def _wait(self, now: float, *, is_reading: bool) -> None:
+    def _wait(self, now: float) -> None:
         """Sleep until there is something to do, then take it in."""
         timeout_s = min(self._core.wake_at(now) - now, _POLL_MAX_S)
+        is_reading = self._core.wants_input
         poller = select.poll()
         poller.register(self._writing.fileno(), select.POLLIN)
         if is_reading:
             poller.register(self._connection.fileno(), select.POLLIN)
         # Messages that libpq has already read do not make the socket readable.
-        ready = poller.poll(0 if is_reading and self._has_more else max(0.0, timeout_s) * 1000)
+        ready = poller.poll(0 if is_reading and self._has_more else timeout_s * 1000)
         files = {file for file, _ in ready}
         if self._writing.fileno() in files:
             header = self._writing.take_result()
@@ -86,20 +89,17 @@ class Streaming:
 
     def _carry_out(self, action: Action) -> None:
         match action:
-            case SendStatus(request_reply=request_reply):
-                self._send_status(request_reply=request_reply)
+            case SendStatus(received, durable, request_reply):
+                failpoint("ack.before_send")
+                self._connection.send_status(
+                    received,
+                    durable,
+                    request_reply=request_reply,
+                    unix_time_us=time.time_ns() // 1000,
+                )
+                self._metrics.acknowledged(durable)
+                failpoint("ack.after_send")
             case Close(reason):
                 raise SourceError(f"connection given up: {reason}", retry=True)
             case job:
                 self._writing.submit(job)
-
-    def _send_status(self, *, request_reply: bool) -> None:
-        failpoint("ack.before_send")
-        self._connection.send_status(
-            max(self._core.received, self._core.durable),
-            self._core.durable,
-            request_reply=request_reply,
-            unix_time_us=time.time_ns() // 1000,
-        )
-        self._metrics.acknowledged(self._core.durable)
-        failpoint("ack.after_send")

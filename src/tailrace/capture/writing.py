@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import queue
 import threading
+from contextlib import suppress
 
-from tailrace.capture.core import DiscardParts, Job, Seal, StorePart, StoreProgress
+from tailrace.capture.actions import DiscardParts, Job, Seal, StorePart, StoreProgress
+from tailrace.errors import SegmentCorrupt, SourceError
 from tailrace.log import Header, Writer
 
 
@@ -40,30 +42,40 @@ class WritingThread:
             raise result
         return result
 
-    def close(self, timeout_s: float) -> None:
-        """End the thread. One that hangs in a dead store is left behind: it can only be fenced."""
+    def close(self, timeout_s: float) -> threading.Thread | None:
+        """End the thread. One that hangs in a dead store is left behind, and returned: whatever it
+        still puts is either the log's next segment or refused by its name.
+        """
         self._jobs.put(None)
+        os.close(self._wake_read)
         self._thread.join(timeout_s)
-        if not self._thread.is_alive():
-            os.close(self._wake_read)
-            os.close(self._wake_write)
+        return self._thread if self._thread.is_alive() else None
 
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            try:
-                self._results.put(self._do(job))
-            except BaseException as error:
-                self._results.put(error)
-            os.write(self._wake_write, b"x")
+        try:
+            while (job := self._jobs.get()) is not None:
+                try:
+                    self._results.put(self._do(job))
+                except BaseException as error:
+                    self._results.put(error)
+                # After `close` nobody listens any more.
+                with suppress(BrokenPipeError):
+                    os.write(self._wake_write, b"x")
+        finally:
+            os.close(self._wake_write)
 
     def _do(self, job: Job) -> Header | None:
-        match job:
-            case Seal(frames):
-                return self._writer.append(frames)
-            case StorePart(frames):
-                self._writer.put_part(frames)
-            case DiscardParts():
-                self._writer.discard_parts()
-            case StoreProgress(position):
-                self._writer.put_progress(position)
+        try:
+            match job:
+                case Seal(frames):
+                    return self._writer.append(frames)
+                case StorePart(frames):
+                    self._writer.put_part(frames)
+                case DiscardParts():
+                    self._writer.discard_parts()
+                case StoreProgress(position):
+                    self._writer.put_progress(position)
+        except SegmentCorrupt as error:
+            # The log was sound when its tip was read: these frames are what came over the wire.
+            raise SourceError(f"postgres sent what cannot be read: {error}", retry=True) from error
         return None

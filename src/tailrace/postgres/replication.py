@@ -2,15 +2,17 @@
 
 The advisory lock is taken on the session that will stream, before START_REPLICATION. Whoever loses
 the connection loses both. The lock is polled, never waited for: a blocked session would hold back
-vacuum, fall to statement_timeout, and could be given the lock when its host is long gone.
+vacuum, fall to statement_timeout, and could be given the lock when its host is long gone. No call
+waits for ever: a server that does not answer in time is gone.
 """
 
 from __future__ import annotations
 
 import hashlib
+import select
 import struct
-from collections.abc import Sequence
-from types import MappingProxyType
+import time
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import psycopg
@@ -18,29 +20,17 @@ from psycopg import pq, sql
 
 from tailrace.errors import SourceError
 from tailrace.model import Lsn
+from tailrace.postgres.pgoutput import POSTGRES_EPOCH_US
 from tailrace.postgres.session import conninfo, pin, source_error
 from tailrace.postgres.sqlstate import connect_error
 
 SENDER_TIMEOUT_S: Final = 15
 """After a host is lost, this is how long its lock and its slot stay taken."""
 
-_SETTINGS: Final = MappingProxyType(
-    {
-        "wal_sender_timeout": f"{SENDER_TIMEOUT_S}s",
-        # Frees the lock of a leader that stopped between winning it and START_REPLICATION.
-        "idle_session_timeout": f"{SENDER_TIMEOUT_S}s",
-        # These must be the server's: libpq's own keepalives protect the client only.
-        "tcp_keepalives_idle": "5",
-        "tcp_keepalives_interval": "2",
-        "tcp_keepalives_count": "3",
-        "tcp_user_timeout": f"{SENDER_TIMEOUT_S}s",
-        "logical_decoding_work_mem": "64MB",
-    }
-)
+ANSWER_TIMEOUT_S: Final = 10.0
+"""How long the server may take to answer a command; none of ours is work for it."""
 
-# Seconds between Postgres' epoch and Unix'.
 _STATUS: Final = struct.Struct(">cQQQqB")
-_EPOCH_US: Final = 946_684_800_000_000
 
 
 def lock_key(slot: str) -> int:
@@ -52,8 +42,9 @@ def lock_key(slot: str) -> int:
 class ReplicationConnection:
     """One walsender session. Not thread-safe."""
 
-    def __init__(self, dsn: str) -> None:
-        target = conninfo(dsn, settings=_SETTINGS, replication=True)
+    def __init__(self, dsn: str, *, sender_timeout_s: int = SENDER_TIMEOUT_S) -> None:
+        target = conninfo(dsn, settings=_settings(sender_timeout_s), replication=True)
+        self._has_ended = False
         self._pgconn = pq.PGconn.connect(target.encode())
         if self._pgconn.status != pq.ConnStatus.OK:
             message = self._pgconn.get_error_message()
@@ -71,7 +62,7 @@ class ReplicationConnection:
         self._query(sql.SQL("SELECT 1"))
 
     def start(self, slot: str, publications: Sequence[str], position: Lsn) -> None:
-        """Begin to stream everything that ends after `position`."""
+        """Begin to stream everything that ends after `position`; raises psycopg.Error."""
         names = ",".join('"' + name.replace('"', '""') + '"' for name in publications)
         options = {"proto_version": "1", "publication_names": names, "messages": "true"}
         command = sql.SQL("START_REPLICATION SLOT {} LOGICAL {} ({})").format(
@@ -82,7 +73,7 @@ class ReplicationConnection:
                 for name, value in options.items()
             ),
         )
-        result = self._pgconn.exec_(command.as_bytes())
+        result = self._execute(command)
         if result.status != pq.ExecStatus.COPY_BOTH:
             raise psycopg.errors.error_from_result(result)
         self._pgconn.nonblocking = 1
@@ -92,14 +83,17 @@ class ReplicationConnection:
         return self._pgconn.socket
 
     def read(self, bytes_max: int) -> tuple[list[memoryview], bool]:
-        """The messages that are here, about `bytes_max` at most, and whether that was all."""
-        pgconn = self._pgconn
-        get = pgconn.get_copy_data
+        """The messages that are here, about `bytes_max` at most, and whether that was all.
+
+        Raises psycopg.Error or SourceError when the stream has ended.
+        """
+        if self._has_ended:
+            raise self._end()
+        get = self._pgconn.get_copy_data
         messages: list[memoryview] = []
         size = 0
         while True:
-            pgconn.consume_input()
-            before = len(messages)
+            self._pgconn.consume_input()
             size_before = size
             while size < bytes_max:
                 count, message = get(1)
@@ -110,20 +104,19 @@ class ReplicationConnection:
             else:
                 return messages, False
             if count < 0:
-                if messages:
-                    # Hand over what came; the end is found again by the next call.
-                    return messages, True
-                raise self._ended()
-            if len(messages) == before and size == size_before:
+                # What came before the end is handed over; the next call tells of the end.
+                self._has_ended = True
+                return messages, False
+            if size == size_before:
                 return messages, True
 
     def send_status(
         self, received: Lsn, durable: Lsn, *, request_reply: bool, unix_time_us: int
     ) -> None:
-        """Acknowledge `durable`; small enough never to wait for the socket for long."""
+        """Acknowledge `durable`; never waits: what the socket does not take goes with the next."""
         flushed = durable.wal
         message = _STATUS.pack(
-            b"r", received.wal, flushed, flushed, unix_time_us - _EPOCH_US, request_reply
+            b"r", received.wal, flushed, flushed, unix_time_us - POSTGRES_EPOCH_US, request_reply
         )
         self._pgconn.put_copy_data(message)
         self._pgconn.flush()
@@ -132,14 +125,54 @@ class ReplicationConnection:
         """End the session; the lock is free the moment the server sees it."""
         self._pgconn.finish()
 
-    def _ended(self) -> psycopg.Error | SourceError:
+    def _end(self) -> psycopg.Error | SourceError:
         result = self._pgconn.get_result()
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
             return psycopg.errors.error_from_result(result)
         return SourceError("postgres ended the stream", retry=True)
 
     def _query(self, query: sql.Composable) -> bytes | None:
-        result = self._pgconn.exec_(query.as_bytes())
+        try:
+            result = self._execute(query)
+        except psycopg.Error as error:
+            raise source_error(error) from error
         if result.status != pq.ExecStatus.TUPLES_OK:
             raise source_error(psycopg.errors.error_from_result(result))
         return result.get_value(0, 0)
+
+    def _execute(self, command: sql.Composable) -> pq.abc.PGresult:
+        """The result of one command. libpq's own PQexec would wait for a dead host for minutes."""
+        pgconn = self._pgconn
+        pgconn.send_query(command.as_bytes())
+        poller = select.poll()
+        poller.register(pgconn.socket, select.POLLIN)
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        first: pq.abc.PGresult | None = None
+        while True:
+            while pgconn.is_busy():
+                left_s = deadline - time.monotonic()
+                if left_s <= 0 or not poller.poll(left_s * 1000):
+                    raise SourceError("postgres does not answer", retry=True)
+                pgconn.consume_input()
+            result = pgconn.get_result()
+            if result is None:
+                assert first is not None
+                return first
+            if result.status == pq.ExecStatus.COPY_BOTH:
+                return result
+            first = first or result
+
+
+def _settings(sender_timeout_s: int) -> Mapping[str, str]:
+    timeout = f"{sender_timeout_s}s"
+    return {
+        "wal_sender_timeout": timeout,
+        # Frees the lock of a leader that stopped between winning it and START_REPLICATION.
+        "idle_session_timeout": timeout,
+        # These must be the server's: libpq's own keepalives protect the client only.
+        "tcp_keepalives_idle": "5",
+        "tcp_keepalives_interval": "2",
+        "tcp_keepalives_count": "3",
+        "tcp_user_timeout": timeout,
+        "logical_decoding_work_mem": "64MB",
+    }
