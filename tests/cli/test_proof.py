@@ -17,8 +17,10 @@ from deltalake import write_deltalake
 from psycopg import sql
 from rich.console import Console
 
+from tailrace.cli import shop
 from tailrace.cli.proof import TableProof, prove, show
 from tailrace.cli.proof.lake import LakeTable, column_texts
+from tailrace.cli.shop.trade import TRADES
 from tests.server import Database, Server
 
 Row: TypeAlias = dict[str, Any]
@@ -435,3 +437,53 @@ def test_the_proof_is_shown_with_its_reasons(source: Database, tmp_path: Path) -
     assert "id='5' is only in the lake" in text
     assert f"id='2' differs: label is '', in the lake '{'x' * 60}…'" in text
     assert "public.none: the source has no such table" in text
+
+
+_LAKE_TYPES: dict[str, pa.DataType] = {
+    "bool": pa.bool_(),
+    "bytea": pa.binary(),
+    "date": pa.date32(),
+    "float8": pa.float64(),
+    "int2": pa.int16(),
+    "int4": pa.int32(),
+    "int8": pa.int64(),
+    "numeric": pa.decimal128(12, 2),
+    "timestamptz": pa.timestamp("us", tz="UTC"),
+}
+
+
+def copy_to_lake(connection: psycopg.Connection, table: str, lake: Path) -> None:
+    """A lake table made of a plain SELECT."""
+    cursor = connection.execute(sql.SQL("SELECT * FROM {}").format(sql.Identifier(table)))
+    assert cursor.description is not None
+    found = cursor.fetchall()
+    columns = {}
+    for position, column in enumerate(cursor.description):
+        kind = connection.adapters.types[column.type_code].name
+        values = [row[position] for row in found]
+        if kind not in _LAKE_TYPES:
+            cast = sql.SQL("SELECT {}::text FROM {}").format(
+                sql.Identifier(column.name), sql.Identifier(table)
+            )
+            values = [value for (value,) in connection.execute(cast)]
+        columns[column.name] = pa.array(values, _LAKE_TYPES.get(kind, pa.string()))
+    write_deltalake(str(lake / "public" / table), pa.table(columns))
+
+
+def test_the_shop_can_be_proved(database: Database, tmp_path: Path) -> None:
+    with database.connect() as connection:
+        shop.create(connection)
+        random_trades = random.Random(2)
+        for trade in list(TRADES) * 5:
+            with connection.transaction():
+                trade(connection, random_trades)
+        for table in shop.TABLES:
+            copy_to_lake(connection, table.removeprefix("public."), tmp_path)
+        proofs = prove(database.dsn, str(tmp_path), shop.TABLES)
+        assert [(proof.table, proof.equal) for proof in proofs] == [(t, True) for t in shop.TABLES]
+        assert all(proof.source_rows > 0 for proof in proofs)
+        connection.execute(
+            "UPDATE orders SET total = total + 0.01 WHERE id = (SELECT max(id) FROM orders)"
+        )
+        proofs = prove(database.dsn, str(tmp_path), shop.TABLES)
+    assert [proof.table for proof in proofs if not proof.equal] == ["public.orders"]
