@@ -4,8 +4,6 @@ over.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -13,39 +11,36 @@ from typing import Final
 import pytest
 from pyspark.sql import SparkSession
 
+from tailrace.sinks.delta.spark import SESSION_SETTINGS, delta_is_available
+from tailrace.spark.session import spark_session
 from tests.sinks.harness import DeltaHarness, Harness, MemoryHarness
 
+# The newest release for this Spark that could be had when the tests were last run.
 DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
 
 SPARK: Final = [pytest.mark.spark, pytest.mark.server]
 
 _SETTINGS: Final = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    **SESSION_SETTINGS,
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "OFF",
 }
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give Delta to whichever test starts Spark first: a process has one Java, and its jars are
-    fixed then.
-    """
+    """Name the marker of tests that need a jar."""
     config.addinivalue_line("markers", "spark: runs Delta on Spark, whose jar comes from Maven")
-    settings = " ".join(f"--conf {name}={value}" for name, value in _SETTINGS.items())
-    os.environ.setdefault(
-        "PYSPARK_SUBMIT_ARGS", f"--packages {DELTA_PACKAGE} {settings} pyspark-shell"
-    )
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 @pytest.fixture(scope="session")
-def delta_session() -> Iterator[SparkSession]:
-    """Spark with Delta. The session is not ended: other tests of the process may use it as well."""
-    yield SparkSession.builder.master("local[2]").getOrCreate()
+def delta_session() -> SparkSession:
+    """Spark with Delta: the process's one session, so it must not have been made without."""
+    session = spark_session(
+        master="local[2]", app_name="tests", packages=[DELTA_PACKAGE], settings=_SETTINGS
+    )
+    assert delta_is_available(session), "Spark was started without Delta: run with -m spark"
+    return session
 
 
 @pytest.fixture(params=["memory", "deltalake", pytest.param("delta-spark", marks=SPARK)])

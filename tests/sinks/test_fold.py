@@ -228,7 +228,7 @@ def test_column_names_with_dots_are_not_paths() -> None:
     names = {"a.b": PgType.INT8, ".c": PgType.TEXT, "n": PgType.INT4}
     source = Source(relation(key=("a.b",), columns=names))
     source.insert(**{"a.b": 1, ".c": "large"})
-    source.update(1, **{"a.b": 2, "unchanged": [".c"]})  # type: ignore[arg-type]
+    source.update(1, unchanged=[".c"], **{"a.b": 2})
     folded = fold_of(source)
     assert rows_of(folded.upserts, "a.b", ".c") == [(2, "large")]
     assert rows_of(folded.deletes, "a.b") == [(1,)]

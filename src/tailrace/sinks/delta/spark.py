@@ -23,22 +23,26 @@ from tailrace.sinks.delta.engine import Commit
 from tailrace.sinks.delta.merge import GONE, Merge
 from tailrace.sinks.delta.target import Target
 
-EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
-_CATALOG: Final = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+SESSION_SETTINGS: Final = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+"""What a session needs, beside the jar, when it is made."""
+
 _SOURCE: Final = "tailrace_source"
 
 
 def delta_is_available(session: SparkSession) -> bool:
-    """Whether the session can run a MERGE: the jar is on the class path and the session is set up
-    for it.
-    """
-    extensions = session.conf.get("spark.sql.extensions", "") or ""
-    catalog = session.conf.get("spark.sql.catalog.spark_catalog", "") or ""
-    return EXTENSION in extensions and catalog == _CATALOG and _has_class(session, EXTENSION)
+    """Whether the session can run a MERGE: it is set up for Delta, and the jar is there."""
+    return all(
+        wanted in (session.conf.get(name, "") or "") and _has_class(session, wanted)
+        for name, wanted in SESSION_SETTINGS.items()
+    )
 
 
 def _has_class(session: SparkSession, name: str) -> bool:
-    java = session._jvm
+    # A session over Spark Connect has no Java of its own.
+    java = getattr(session, "_jvm", None)
     if java is None:
         return False
     try:
@@ -82,6 +86,8 @@ class SparkEngine:
         session.conf.set("spark.databricks.delta.write.txnAppId", commit.app_id)
         session.conf.set("spark.databricks.delta.write.txnVersion", str(commit.version))
         session.conf.set("spark.databricks.delta.commitInfo.userMetadata", commit.note)
+        # Spark's default is a type that other readers can hold from the year 1677 to 2262 only.
+        session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         return session
 
 

@@ -94,10 +94,12 @@ class Target:
         bounds = first_column_bounds(keys)
         found = []
         try:
-            for batch in self.table.scan(columns=list(columns), predicate=bounds):
-                rows = pa.table(batch).select(list(columns)).cast(wanted)
+            scan = self.table.scan(columns=list(columns), predicate=bounds)
+            # Through Arrow, which lets other threads run while it waits; the scan itself does not.
+            for batch in pa.RecordBatchReader.from_stream(scan):
+                rows = pa.Table.from_batches([batch]).select(list(columns)).cast(wanted)
                 found.append(rows.filter(find_keys(rows.select(keys.column_names), keys) >= 0))
-        except (DeltaError, OSError) as error:
+        except (DeltaError, pa.ArrowException, OSError) as error:
             raise SinkError(f"the lake table at {self.uri} cannot be read", retry=True) from error
         return pa.concat_tables(found) if found else wanted.empty_table()
 

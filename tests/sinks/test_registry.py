@@ -1,0 +1,64 @@
+"""Sinks by the name of their type."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tailrace.errors import ConfigError
+from tailrace.sinks import open_sink
+from tailrace.sinks.console import ConsoleSink
+from tailrace.sinks.delta import DeltaSink, table_uri
+from tailrace.sinks.memory import MemorySink
+from tests.sinks.source import Source, batch_of, relation
+
+
+def test_types_open_their_sinks(tmp_path: Path) -> None:
+    assert isinstance(open_sink({"type": "memory"}), MemorySink)
+    assert isinstance(open_sink({"type": "console"}, out=io.StringIO()), ConsoleSink)
+    lake = open_sink({"type": "delta", "path": str(tmp_path), "mode": "append"})
+    assert isinstance(lake, DeltaSink)
+    lake.prepare(relation(key=()))
+    assert Path(table_uri(str(tmp_path), relation()), "_delta_log").is_dir()
+    lake.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "unknown sink type"),
+        ({"type": "kafak"}, "unknown sink type 'kafak'"),
+        ({"type": "delta"}, "needs a path"),
+        ({"type": "delta", "path": "/x", "mode": "merge"}, "unknown delta mode"),
+        ({"type": "delta", "path": "/x", "engine": "rust"}, "unknown delta engine"),
+        ({"type": "delta", "path": "/x", "engine": "delta-spark"}, "not set up"),
+        ({"type": "delta", "path": "/x", "pathh": "/y"}, "no option pathh"),
+    ],
+)
+def test_wrong_options_are_refused_with_a_hint(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        open_sink(options)
+    assert caught.value.hint
+
+
+@pytest.mark.spark
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("engine", "writer"),
+    [("auto", "Apache-Spark"), ("delta-spark", "Apache-Spark"), ("deltalake", "delta-rs")],
+)
+def test_engine_is_spark_where_its_jar_is_unless_told_otherwise(
+    tmp_path: Path, delta_session: SparkSession, engine: str, writer: str
+) -> None:
+    sink = open_sink(
+        {"type": "delta", "path": str(tmp_path), "engine": engine}, session=delta_session
+    )
+    source = Source()
+    source.insert(id=1)
+    sink.write(batch_of(1, source.take()))
+    log = Path(table_uri(str(tmp_path), source.relation), "_delta_log")
+    assert writer in sorted(log.glob("*.json"))[-1].read_text()
+    sink.close()
