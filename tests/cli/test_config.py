@@ -200,6 +200,11 @@ MISTAKES = {
     ),
     "source name": ("source: {name: Main DB}", '"Main DB" is not a source\'s name', "a-z"),
     "long source name": (f"source: {{name: {'a' * 41}}}", "is not a source's name", "40"),
+    "a stream called sink": (
+        "streams: {sink: {tables: [orders]}}",
+        'streams.sink.tables[0] "orders" is not a table pattern',
+        "public.orders",
+    ),
     "stream name": ("streams: {My Lake: {}}", "streams.My Lake is not a stream's name", "a-z"),
     "duration without unit": ("log: {retention: 7}", 'log.retention "7" needs a unit', "30s"),
     "duration": ("log: {retention: 7 parsecs}", '"7 parsecs" is not a duration', "30s"),

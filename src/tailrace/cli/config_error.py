@@ -54,10 +54,9 @@ def _line(fault: ErrorDetails, written: Document) -> int:
 
 def _place(fault: ErrorDetails) -> Place:
     place = tuple(part for part in fault["loc"] if part != "[key]")
-    if "sink" in place:
+    if place[:1] == ("streams",) and place[2:3] == ("sink",):
         # After `sink` the validator puts the type it chose, which the file does not have there.
-        at = place.index("sink") + 1
-        place = place[:at] + place[at + 1 :]
+        place = place[:3] + place[4:]
     if fault["type"] == "unknown_key":
         place = (*place, fault["ctx"]["key"])
     if fault["type"].startswith("union_tag"):
