@@ -473,6 +473,7 @@ def copy_to_lake(connection: psycopg.Connection, table: str, lake: Path) -> None
 def test_the_shop_can_be_proved(database: Database, tmp_path: Path) -> None:
     with database.connect() as connection:
         shop.create(connection)
+        shop.stock(connection)
         random_trades = random.Random(2)
         for trade in list(TRADES) * 5:
             with connection.transaction():

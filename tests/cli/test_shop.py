@@ -10,7 +10,7 @@ from random import Random
 import psycopg
 import pytest
 
-from tailrace.cli.shop import TABLES, Writers, create
+from tailrace.cli.shop import TABLES, Writers, create, stock
 from tailrace.cli.shop import writers as writers_module
 from tailrace.cli.shop.trade import TRADES
 from tailrace.errors import SourceError
@@ -24,6 +24,7 @@ def shop(database: Database) -> Iterator[Database]:
     """A database with the shop in it."""
     with database.connect() as connection:
         create(connection)
+        stock(connection)
     yield database
 
 
@@ -144,6 +145,7 @@ def test_one_writer_is_decided_by_its_seed(shop: Database) -> None:
     with shop.server.database() as other:
         with other.connect() as connection:
             create(connection)
+            stock(connection)
         assert trade(shop) == trade(other)
 
 
@@ -209,6 +211,7 @@ def test_writers_survive_a_crash_of_the_server(postgres_server: ServerFactory) -
     server = postgres_server()
     with server.connect() as connection:
         create(connection)
+        stock(connection)
     with Writers(server.dsn, count=2) as writers:
         wait_until(lambda: writers.written.transactions > 5)
         server.stop("immediate")

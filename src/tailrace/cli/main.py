@@ -9,7 +9,19 @@ from typing import Annotated, Final
 import typer
 
 from tailrace import __version__
-from tailrace.cli import failure, init, logs
+from tailrace.cli import (
+    capture,
+    check,
+    demo,
+    failure,
+    init,
+    log,
+    logs,
+    pipeline,
+    run,
+    status,
+    teardown,
+)
 from tailrace.cli.options import Verbose
 
 _HELP: Final = (
@@ -32,7 +44,15 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["--help", "-h"]},
 )
+app.command()(demo.demo)
 app.command()(init.init)
+app.command()(check.check)
+app.command()(run.run)
+app.command()(capture.capture)
+app.command()(pipeline.pipeline)
+app.command()(status.status)
+app.add_typer(log.log, name="log")
+app.command()(teardown.teardown)
 
 
 def _version(value: bool) -> None:

@@ -85,11 +85,16 @@ VALUES (%s, %s, %s, %s, %s, %s, %s)
 
 
 def create(connection: psycopg.Connection) -> None:
-    """Create the tables, with products and customers, in one transaction."""
+    """Create the tables, empty, in one transaction."""
+    with connection.transaction():
+        for statement in _CREATE:
+            connection.execute(statement)
+
+
+def stock(connection: psycopg.Connection) -> None:
+    """Fill in products and customers, in one transaction."""
     random = Random(0)
     with connection.transaction(), connection.cursor() as cursor:
-        for statement in _CREATE:
-            cursor.execute(statement)
         cursor.executemany(_INSERT_PRODUCT, [product(random) for _ in range(_PRODUCT_COUNT)])
         cursor.executemany(INSERT_CUSTOMER, [customer(random) for _ in range(_CUSTOMER_COUNT)])
 

@@ -1,0 +1,32 @@
+"""`tailrace capture`: from Postgres to the log, until told to stop."""
+
+from __future__ import annotations
+
+from tailrace.cli.options import ConfigFile, Verbose
+
+
+def capture(config: ConfigFile = None, verbose: Verbose = False) -> None:
+    """Capture every committed change into the log.
+
+    Start it on as many machines as you like: one leads, the others stand by and take over.
+    Ctrl-C ends it cleanly.
+
+    Example: tailrace capture --config tailrace.yaml
+    """
+    from tailrace.capture import Daemon, Metrics
+    from tailrace.cli.children import stop_with_parent
+    from tailrace.cli.config import load
+    from tailrace.cli.signals import StopSignals
+    from tailrace.cli.source import source_dsn
+    from tailrace.cli.wiring import capture_settings
+    from tailrace.storage import open_store
+
+    settings = load(config)
+    with StopSignals() as signals, source_dsn(settings) as dsn:
+        stop_with_parent(signals.event)
+        metrics = Metrics(settings.source.name)
+        if settings.capture.metrics_port is not None:
+            metrics.serve("127.0.0.1", settings.capture.metrics_port)
+        store = open_store(settings.log.url)
+        told = capture_settings(settings, dsn)
+        Daemon(told, store, metrics=metrics, stop=signals.event).run()
