@@ -59,7 +59,8 @@ def test_second_owner_is_refused_with_a_hint_and_harms_nothing(data_dir: Path) -
         second = EmbeddedPostgres(data_dir)
         with pytest.raises(ConfigError, match="already runs on") as refusal:
             second.start()
-        assert "stop the program" in refusal.value.hint
+        assert str(os.getpid()) in str(refusal.value)
+        assert "stop that process" in refusal.value.hint
         with server.connect() as connection:
             assert connection.execute("SELECT 1").fetchone() == (1,)
 

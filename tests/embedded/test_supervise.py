@@ -133,14 +133,29 @@ def test_of_two_owners_at_once_exactly_one_starts(data_dir: Path) -> None:
         assert said[1].startswith("postgresql://"), said
 
 
-def test_owner_starts_again_right_after_a_killed_one(data_dir: Path) -> None:
+@pytest.mark.parametrize("with_supervisor", [False, True])
+def test_owner_starts_again_right_after_a_killed_one(data_dir: Path, with_supervisor: bool) -> None:
     with _owner(data_dir) as process:
         assert _said(process).startswith("postgresql://")
         supervisor = _supervisor(data_dir, process.pid)
         process.kill()
-        os.kill(supervisor, signal.SIGKILL)
+        if with_supervisor:
+            os.kill(supervisor, signal.SIGKILL)
+        process.wait()
+        with _owner(data_dir) as successor:
+            assert _said(successor).startswith("postgresql://")
+
+
+def test_owner_starts_right_after_one_killed_while_it_made_the_cluster(data_dir: Path) -> None:
+    draft = data_dir.with_name(data_dir.name + ".new")
     with _owner(data_dir) as process:
-        assert _said(process).startswith("postgresql://")
+        while not (draft / "PG_VERSION").exists() and not data_dir.exists():
+            assert process.poll() is None
+            time.sleep(0.005)
+        process.kill()
+        process.wait()
+        with _owner(data_dir) as successor:
+            assert _said(successor).startswith("postgresql://")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become an ordinary user")

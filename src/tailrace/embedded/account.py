@@ -46,7 +46,11 @@ class Account:
         return self.uid >= 0
 
     def run(
-        self, command: Sequence[str | Path], *, env: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str | Path],
+        *,
+        env: Mapping[str, str] | None = None,
+        pass_fds: Sequence[int] = (),
     ) -> subprocess.CompletedProcess[str]:
         """Run a short program to its end as this account."""
         try:
@@ -54,6 +58,7 @@ class Account:
                 command,
                 cwd="/",  # ours may be closed to this account
                 env=env,
+                pass_fds=pass_fds,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -62,7 +67,7 @@ class Account:
                 group=self.gid if self.is_other else None,
                 extra_groups=[] if self.is_other else None,
             )
-        except PermissionError as error:
+        except OSError as error:
             raise ConfigError(
                 f"cannot run {command[0]} as user {self.uid}: {error.strerror}",
                 hint="start as an ordinary user",
@@ -74,5 +79,12 @@ class Account:
 
     def give(self, path: Path) -> None:
         """Make this account the owner of `path`."""
-        if self.is_other:
+        if not self.is_other:
+            return
+        try:
             os.chown(path, self.uid, self.gid)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot give {path} to user {self.uid}: {error.strerror}",
+                hint="start as an ordinary user, or name a directory on a local disk",
+            ) from error

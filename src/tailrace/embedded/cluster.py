@@ -37,7 +37,9 @@ _DEFAULTS = {
 """Settings for one small machine on which logical decoding must work."""
 
 
-def ensure(data_dir: Path, *, version: int, bin_dir: Path, account: Account, sync: bool) -> Path:
+def ensure(
+    data_dir: Path, *, version: int, bin_dir: Path, account: Account, lock: int, sync: bool
+) -> Path:
     """Make the cluster if there is none, and return the directory that really holds it."""
     if data_dir.is_symlink() and not data_dir.exists():
         raise ConfigError(
@@ -45,7 +47,9 @@ def ensure(data_dir: Path, *, version: int, bin_dir: Path, account: Account, syn
             hint="remove the link to start with an empty database",
         )
     if not data_dir.exists() or not any(data_dir.iterdir()):
-        return _create(data_dir, version=version, bin_dir=bin_dir, account=account, sync=sync)
+        return _create(
+            data_dir, version=version, bin_dir=bin_dir, account=account, lock=lock, sync=sync
+        )
     try:
         found = int((data_dir / "PG_VERSION").read_text())
     except (FileNotFoundError, ValueError):
@@ -80,7 +84,9 @@ def environment() -> dict[str, str]:
     return {**{k: v for k, v in os.environ.items() if not k.startswith("PG")}, "LC_ALL": "C"}
 
 
-def _create(data_dir: Path, *, version: int, bin_dir: Path, account: Account, sync: bool) -> Path:
+def _create(
+    data_dir: Path, *, version: int, bin_dir: Path, account: Account, lock: int, sync: bool
+) -> Path:
     place = cluster_dir(data_dir, account)
     draft = place.with_name(place.name + ".new")
     shutil.rmtree(draft, ignore_errors=True)
@@ -97,6 +103,7 @@ def _create(data_dir: Path, *, version: int, bin_dir: Path, account: Account, sy
             *([] if sync else ["--no-sync"]),
         ],
         env=environment(),
+        pass_fds=[lock],  # if we are killed, nobody else comes near before it has ended
     )
     if result.returncode != 0:
         shutil.rmtree(draft, ignore_errors=True)

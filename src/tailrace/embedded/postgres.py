@@ -9,7 +9,6 @@ Beside the data directory lie that lock and the server's log.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import shutil
@@ -24,6 +23,7 @@ from typing import Literal, Self
 from tailrace.embedded import address, cluster, pidfile, place, supervise
 from tailrace.embedded.account import Account
 from tailrace.embedded.address import Address
+from tailrace.embedded.lock import acquire
 from tailrace.errors import ConfigError
 
 StopMode = Literal["smart", "fast", "immediate"]
@@ -98,7 +98,7 @@ class EmbeddedPostgres:
         if self.is_running:
             return
         self._release()
-        lock = self._lock()
+        lock = acquire(self._beside(".lock"))
         try:
             _clear_stale(self.data_dir)
             account = Account.for_cluster(self.data_dir)
@@ -108,6 +108,7 @@ class EmbeddedPostgres:
                 version=self.version,
                 bin_dir=bin_dir,
                 account=account,
+                lock=lock,
                 sync=self.settings.get("fsync") != "off",
             )
             cluster.configure(directory, self.settings, account)
@@ -142,21 +143,6 @@ class EmbeddedPostgres:
     def _beside(self, suffix: str) -> Path:
         return self.data_dir.with_name(self.data_dir.name + suffix)
 
-    def _lock(self) -> int:
-        """Lock the data directory, until we and the supervisor have closed the descriptor."""
-        path = self._beside(".lock")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise ConfigError(f"cannot open {path}: {error.strerror}") from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
-            raise _in_use(self.data_dir) from None
-        return lock
-
     def _start_on_free_port(
         self, postgres: Path, directory: Path, account: Account, lock: int
     ) -> None:
@@ -182,21 +168,21 @@ class EmbeddedPostgres:
         """Start the server and wait until it is ready; return what went wrong, if anything."""
         log_start = _trim(self.log_path)
         private_dir = self._address.socket_dir if self._address.socket_dir != str(directory) else ""
-        self._supervisor = subprocess.Popen(
-            [
-                *(sys.executable, "-I", "-S", supervise.__file__),
-                *(str(os.getpid()), str(account.uid), str(account.gid)),
-                *(str(self.log_path), private_dir),
-                *(str(word) for word in command),
-                *self._address.options,
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            env=cluster.environment(),
-            pass_fds=[lock],
-            start_new_session=True,
-        )
+        with self.log_path.open("ab") as log:
+            self._supervisor = subprocess.Popen(
+                [
+                    *(sys.executable, "-I", "-S", supervise.__file__),
+                    *(str(os.getpid()), str(account.uid), str(account.gid)),
+                    *(private_dir, *map(str, command), *self._address.options),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                bufsize=0,
+                env=cluster.environment(),
+                pass_fds=[lock],
+                start_new_session=True,
+            )
         try:
             if self._await_ready(directory):
                 return None
@@ -238,8 +224,7 @@ def running_dsn(data_dir: Path) -> str | None:
 
 
 def _clear_stale(data_dir: Path) -> None:
-    """Wait for a server that lost its supervisor to end, and remove a note that would be taken for
-    a living server's.
+    """Wait for a server that lost its supervisor to end, and remove a note that hides its death.
 
     Postgres itself sees through a note whose process is gone, but not when that process id was
     given to another program.
@@ -248,7 +233,10 @@ def _clear_stale(data_dir: Path) -> None:
     try:
         while (postmaster := pidfile.read(data_dir)) and postmaster.is_alive(data_dir):
             if time.monotonic() > deadline:
-                raise _in_use(data_dir)
+                raise ConfigError(
+                    f"a postgres already runs on {data_dir} as process {postmaster.pid}",
+                    hint="stop that process, or name another directory",
+                )
             time.sleep(_POLL_S)
     except PermissionError as error:
         raise ConfigError(
@@ -257,15 +245,6 @@ def _clear_stale(data_dir: Path) -> None:
         ) from error
     if postmaster is not None and postmaster.has_process:
         pidfile.path_in(data_dir).unlink(missing_ok=True)
-
-
-def _in_use(data_dir: Path) -> ConfigError:
-    postmaster = pidfile.read(data_dir)
-    who = f" (process {postmaster.pid})" if postmaster else ""
-    return ConfigError(
-        f"a postgres already runs on {data_dir}{who}",
-        hint="stop the program that started it, or name another directory",
-    )
 
 
 def _trim(log: Path) -> int:
@@ -283,6 +262,8 @@ def _fault(log: Path, start: int) -> str:
         messages.seek(start)
         lines = messages.read().decode(errors="replace").splitlines()
     fatal = [line for line in lines if re.search(r"\b(FATAL|PANIC): ", line)]
+    telling = (fatal or lines or ["it gave no reason"])[-1]
     # Of a wrong setting, the last message only says that there is one; the first names it.
-    telling = fatal[-1:] if fatal and "contains errors" not in fatal[-1] else lines[:1]
-    return re.sub(r"^.*?[A-Z]+: +", "", telling[0]) if telling else "it gave no reason"
+    if "contains errors" in telling:
+        telling = lines[0]
+    return re.sub(r"^.*?[A-Z]+: +", "", telling)

@@ -21,7 +21,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 STOP_SIGNALS = {
     "smart": signal.SIGTERM,
@@ -38,9 +37,9 @@ _PR_SET_PDEATHSIG = 1
 
 def main(arguments: Sequence[str]) -> int:
     """Run `command` as `user` until its end or an order, and return its exit code."""
-    owner, user, group, log, socket_dir, *command = arguments
+    owner, user, group, socket_dir, *command = arguments
     signals = _signal_pipe()
-    server = _spawn(command, user=int(user), group=int(group), log=Path(log))
+    server = _spawn(command, user=int(user), group=int(group))
     os.write(sys.stdout.fileno(), b"%d\n" % server.pid)
     order = _await_order(server, owner=int(owner), signals=signals)
     _stop(server, order)
@@ -61,21 +60,19 @@ def _signal_pipe() -> int:
     return read_end
 
 
-def _spawn(command: list[str], *, user: int, group: int, log: Path) -> subprocess.Popen[bytes]:
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            command,
-            cwd="/",  # our own directory may be closed to the account Postgres runs as
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            user=user if user >= 0 else None,
-            group=group if group >= 0 else None,
-            extra_groups=[] if user >= 0 else None,
-            # Python runs this after the change of account, which would clear the death signal. No
-            # threads here.
-            preexec_fn=_die_with_parent(),
-        )
+def _spawn(command: list[str], *, user: int, group: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        cwd="/",  # our own directory may be closed to the account Postgres runs as
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,  # the log; our output is a pipe to the owner
+        user=user if user >= 0 else None,
+        group=group if group >= 0 else None,
+        extra_groups=[] if user >= 0 else None,
+        # Python runs this after the change of account, which would clear the death signal; and
+        # there are no threads here that could make it unsafe.
+        preexec_fn=_die_with_parent(),
+    )
 
 
 def _die_with_parent() -> Callable[[], None] | None:
