@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, Self
 
-from tailrace.errors import SegmentCorrupt
+from tailrace.errors import LogError, SegmentCorrupt
 from tailrace.model import Lsn, Offset, Relation
 from tailrace.postgres.pgoutput import parse_relation
 
@@ -42,9 +42,9 @@ class SourceIdentity:
 class RelationUse:
     """A version of a table's shape that rows of this segment are decoded with.
 
-    `frame` is the Relation frame as received, `since` the offset of the first change it applies to
-    here. `initial` is true if the frame came in an earlier segment. `relation` adds what the
-    catalog said.
+    `frame` is the Relation frame as received; `relation` adds what the catalog said. `since` is the
+    offset of the first frame it applies to here, `change_count` how many changes it applies to.
+    `initial` is true if the table's rows are decoded with it before any Relation frame comes.
     """
 
     frame: bytes
@@ -101,7 +101,7 @@ class Header:
         return {use.frame: use.relation for use in self.relations}
 
     def to_json(self) -> str:
-        """Canonical text: the checksum is over these bytes too."""
+        """The text as stored; both checksums of a segment are over exactly these bytes."""
         value = {
             "format": FORMAT_VERSION,
             "kind": self.kind.value,
@@ -127,11 +127,12 @@ class Header:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Read what `to_json` wrote; raises SegmentCorrupt."""
+        """Read what `to_json` wrote; raises SegmentCorrupt, or LogError for another format."""
         try:
             value = json.loads(text)
             if value["format"] != FORMAT_VERSION:
-                raise SegmentCorrupt(
+                # Not damage: recovery must not put such a segment aside.
+                raise LogError(
                     f"the log has format {value['format']}, this version reads {FORMAT_VERSION}",
                     hint="use the version of tailrace that wrote this log, or a newer one",
                 )

@@ -17,6 +17,8 @@ Names carry positions as 16 hex digits, so they sort as the log does.
 
 from __future__ import annotations
 
+import re
+from enum import StrEnum
 from typing import Final
 
 from tailrace.errors import SegmentCorrupt
@@ -38,6 +40,13 @@ begins.
 """
 
 
+class FrontierKind(StrEnum):
+    """Why a segment's name is dead."""
+
+    MERGED = "merged"
+    RETAINED = "retained"
+
+
 def segment_key(start: int) -> str:
     """The one name under which the successor of a segment that ends at `start` can be put."""
     return f"{SEGMENTS}{Lsn(start).hex16}.arrow"
@@ -48,9 +57,14 @@ def merged_key(start: int, end: int) -> str:
     return f"{MERGED}{Lsn(start).hex16}-{Lsn(end).hex16}.arrow"
 
 
+def part_prefix(start: int, writer: str) -> str:
+    """How the names of a writer's parts of the transaction that follows `start` begin."""
+    return f"{PARTS}{Lsn(start).hex16}-{writer}-"
+
+
 def part_key(start: int, writer: str, number: int) -> str:
-    """The name of a part of the transaction that follows `start`."""
-    return f"{PARTS}{Lsn(start).hex16}-{writer}-{number:06d}.arrow"
+    """The name of one part."""
+    return f"{part_prefix(start, writer)}{number:06d}.arrow"
 
 
 def progress_key(position: int) -> str:
@@ -58,14 +72,9 @@ def progress_key(position: int) -> str:
     return f"{PROGRESS}{Lsn(position).hex16}.json"
 
 
-def frontier_prefix(kind: str) -> str:
-    """The folder of a frontier; `kind` is `merged` or `retained`."""
-    return f"{FRONTIER}{kind}/"
-
-
-def frontier_key(kind: str, position: int) -> str:
+def frontier_key(kind: FrontierKind, position: int) -> str:
     """The name of a frontier at `position`."""
-    return f"{frontier_prefix(kind)}{Lsn(position).hex16}"
+    return f"{FRONTIER}{kind}/{Lsn(position).hex16}"
 
 
 def publication_key(number: int) -> str:
@@ -73,20 +82,47 @@ def publication_key(number: int) -> str:
     return f"{PUBLICATION}{number:08d}.json"
 
 
+def torn_key(number: int, key: str) -> str:
+    """Where a damaged segment is put aside; `number` tells several of the same name apart."""
+    return f"{TORN}{number:04d}-{_last_part(key)}"
+
+
+def reader_prefix(name: str) -> str:
+    """The folder of a registered reader."""
+    return f"{READERS}{name}/"
+
+
+def reader_key(name: str, position: int) -> str:
+    """The name that says how far a registered reader has got."""
+    return f"{reader_prefix(name)}{Lsn(position).hex16}"
+
+
 def position_of(key: str) -> Lsn:
-    """The first position in a key's last part."""
-    return _positions(key)[0]
+    """The position with which a key's last part begins; raises SegmentCorrupt."""
+    match = _POSITION.match(_last_part(key))
+    if match is None:
+        raise _strange(key)
+    return Lsn.from_hex16(match[1])
 
 
 def range_of(key: str) -> tuple[Lsn, Lsn]:
-    """Start and end of a merged segment, from its name."""
-    start, end = _positions(key)[:2]
-    return start, end
+    """Start and end of a merged segment, from its name; raises SegmentCorrupt."""
+    match = _RANGE.fullmatch(_last_part(key))
+    if match is None:
+        raise _strange(key)
+    return Lsn.from_hex16(match[1]), Lsn.from_hex16(match[2])
 
 
-def _positions(key: str) -> list[Lsn]:
-    name = key.rsplit("/", 1)[-1].split(".", 1)[0]
-    try:
-        return [Lsn.from_hex16(part) for part in name.split("-") if len(part) == 16]
-    except ValueError as error:
-        raise SegmentCorrupt(f"the log holds an object with a strange name: {key}") from error
+_POSITION: Final = re.compile(r"([0-9A-F]{16})(?:[-.]|$)")
+_RANGE: Final = re.compile(r"([0-9A-F]{16})-([0-9A-F]{16})\.arrow")
+
+
+def _last_part(key: str) -> str:
+    return key.rsplit("/", 1)[-1]
+
+
+def _strange(key: str) -> SegmentCorrupt:
+    return SegmentCorrupt(
+        f"the log holds an object with a strange name: {key}",
+        hint="nothing but tailrace may write there: take it away",
+    )

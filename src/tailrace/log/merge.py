@@ -2,21 +2,24 @@
 
 A merge puts the merged segment, then waits, then moves the frontier, then deletes the small ones.
 A crash between any two steps leaves a log that reads the same; the next run goes on from what it
-finds. Only the leader merges.
+finds. Only the leader merges; one that was left behind does no harm, as two merged segments over
+the same range hold the same.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tailrace.failpoint import failpoint
 from tailrace.log import layout, segment
-from tailrace.log.header import Header, Kind, RelationUse
-from tailrace.log.reader import Link
-from tailrace.model import Lsn, Offset
+from tailrace.log.header import Header, Kind
+from tailrace.log.layout import FrontierKind
+from tailrace.log.marks import move_frontier
+from tailrace.log.ranges import Ranges
+from tailrace.log.relations import join_uses
+from tailrace.model import Lsn, Relation
 from tailrace.postgres.frames import Frames
 from tailrace.storage import ObjectExists, Store
 
@@ -28,7 +31,8 @@ class MergePolicy:
     """Merge runs of small segments once there are many, or enough bytes, and none of them is young.
 
     `grace_s` is how long a segment stays readable under its own name after it was put and after it
-    was merged: longer than any reader takes from listing to reading.
+    was merged: longer than most readers take from planning to reading, so that few have to look
+    again.
     """
 
     target_bytes: int = 32 << 20
@@ -43,6 +47,7 @@ class Merger:
         self._store = store
         self._writer_id = writer_id
         self._policy = policy
+        self._headers: dict[str, Header] = {}
 
     def step(self, now_s: float) -> int:
         """Merge at most one run, delete what earlier merges made dead; returns how many were
@@ -54,73 +59,110 @@ class Merger:
             self._merge(run)
         return len(run)
 
-    def _next_run(self, now_s: float) -> list[Link]:
+    def _next_run(self, now_s: float) -> list[Header]:
         """The oldest run of small segments that is worth a merge."""
-        policy = self._policy
-        covered = [layout.range_of(entry.key) for entry in self._store.list(layout.MERGED)]
-        old = [
-            entry
-            for entry in self._store.list(layout.SEGMENTS)
+        run = _Run(self._policy)
+        for header in self._candidates(now_s):
+            if not run.takes(header):
+                if run.is_worth_it:
+                    break
+                run = _Run(self._policy)
+            if run.takes(header):
+                run.add(header)
+        return run.headers if run.is_worth_it else []
+
+    def _candidates(self, now_s: float) -> list[Header]:
+        """The small segments that are old enough and not merged yet, in order."""
+        small = self._store.list(layout.SEGMENTS)
+        merged = Ranges.of(self._store.list(layout.MERGED))
+        keys = [
+            entry.key
+            for entry in small
             if entry.key != layout.GENESIS
-            and entry.modified_s <= now_s - policy.grace_s
-            and not _is_covered(layout.position_of(entry.key), covered)
+            and entry.modified_s <= now_s - self._policy.grace_s
+            and merged.around(layout.position_of(entry.key)) is None
         ]
-        run: list[Link] = []
-        size = 0
-        for entry in old:
-            link = Link(entry.key, segment.read_header(self._store, entry.key))
-            fits = not link.header.parts and link.data_bytes < policy.target_bytes // 2
-            follows = not run or run[-1].header.end == link.header.start
-            if not (fits and follows and size + link.data_bytes <= policy.target_bytes):
-                if self._is_worth(run, size):
-                    return run
-                run, size = [], 0
-            if fits:
-                run.append(link)
-                size += link.data_bytes
-        return run if self._is_worth(run, size) else []
+        known = self._headers
+        self._headers = {
+            key: known.get(key) or segment.read_header(self._store, key) for key in keys
+        }
+        return list(self._headers.values())
 
-    def _is_worth(self, run: list[Link], size: int) -> bool:
-        policy = self._policy
-        is_full = len(run) >= policy.segment_count_min or size >= policy.target_bytes // 2
-        return len(run) > 1 and is_full
-
-    def _merge(self, run: list[Link]) -> None:
-        segments = [segment.read(self._store, link.key) for link in run]
-        frames = Frames.concat([one.frames for one in segments])
-        header = merged_header([one.header for one in segments], writer=self._writer_id)
+    def _merge(self, headers: list[Header]) -> None:
+        keys = [layout.segment_key(header.start) for header in headers]
+        frames = Frames.concat([segment.read(self._store, key).frames for key in keys])
+        header = merged_header(headers, writer=self._writer_id)
         failpoint("merge.before_put")
         with suppress(ObjectExists):
             data = segment.encode(header, frames)
             self._store.put_new(layout.merged_key(header.start, header.end), memoryview(data))
         failpoint("merge.after_put")
-        logger.info("segments merged count=%d start=%s end=%s", len(run), header.start, header.end)
+        logger.info("segments merged count=%d start=%s end=%s", len(keys), header.start, header.end)
 
     def _delete_dead(self, now_s: float) -> None:
         """Delete small segments that a merged one has covered for longer than the grace time."""
-        settled = [
-            layout.range_of(entry.key)
+        small = self._store.list(layout.SEGMENTS)
+        settled = Ranges.of(
+            entry
             for entry in self._store.list(layout.MERGED)
             if entry.modified_s <= now_s - self._policy.grace_s
-        ]
-        dead = [
-            entry.key
-            for entry in self._store.list(layout.SEGMENTS)
-            if _is_covered(layout.position_of(entry.key), settled)
-        ]
-        if not dead:
-            return
-        move_frontier(self._store, "merged", max(end for _, end in settled))
-        failpoint("merge.before_delete")
-        self._store.delete(dead)
-        failpoint("merge.after_delete")
+        )
+        dead: dict[tuple[Lsn, Lsn], list[str]] = {}
+        for entry in small:
+            covering = settled.around(layout.position_of(entry.key))
+            if covering is not None:
+                dead.setdefault(covering, []).append(entry.key)
+        for start, end in sorted(dead):
+            # The last look at what takes the small ones' place: from here on it is the only copy.
+            segment.read(self._store, layout.merged_key(start, end))
+            move_frontier(self._store, FrontierKind.MERGED, end)
+            failpoint("merge.before_delete")
+            self._store.delete(dead[start, end])
+            failpoint("merge.after_delete")
+
+
+class _Run:
+    """Neighbouring small segments that can become one."""
+
+    def __init__(self, policy: MergePolicy) -> None:
+        self._policy = policy
+        self._size = 0
+        self._versions: dict[bytes, Relation] = {}
+        self.headers: list[Header] = []
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether there are enough segments or bytes."""
+        policy, count = self._policy, len(self.headers)
+        is_full = count >= policy.segment_count_min or self._size >= policy.target_bytes // 2
+        return count > 1 and is_full
+
+    def takes(self, header: Header) -> bool:
+        """Whether this segment can be the next."""
+        policy = self._policy
+        is_small = not header.parts and header.data_bytes < policy.target_bytes // 2
+        last = self.headers[-1] if self.headers else None
+        follows = last is None or (last.end, last.source) == (header.start, header.source)
+        fits = self._size + header.data_bytes <= policy.target_bytes
+        return is_small and follows and fits and self._agrees(header)
+
+    def add(self, header: Header) -> None:
+        """Take it."""
+        self.headers.append(header)
+        self._size += header.data_bytes
+        self._versions.update(header.versions)
+
+    def _agrees(self, header: Header) -> bool:
+        # The catalog may have said different things of the same Relation frame at two times. A
+        # header has room for one of them.
+        return all(
+            self._versions.get(frame, relation) == relation
+            for frame, relation in header.versions.items()
+        )
 
 
 def merged_header(headers: list[Header], *, writer: str) -> Header:
     """One header for a run of segments without parts."""
-    first = next((header.first for header in headers if header.first), None)
-    last = next((header.last for header in reversed(headers) if header.last), None)
-    with_times = [header for header in headers if header.transaction_count] or headers
     return replace(
         headers[0],
         kind=Kind.MERGED,
@@ -130,42 +172,9 @@ def merged_header(headers: list[Header], *, writer: str) -> Header:
         transaction_count=sum(header.transaction_count for header in headers),
         change_count=sum(header.change_count for header in headers),
         data_bytes=sum(header.data_bytes for header in headers),
-        first=first,
-        last=last,
-        commit_ts_us_min=min(header.commit_ts_us_min for header in with_times),
-        commit_ts_us_max=max(header.commit_ts_us_max for header in with_times),
-        relations=_merged_relations(headers),
+        first=next((header.first for header in headers if header.first), None),
+        last=next((header.last for header in reversed(headers) if header.last), None),
+        commit_ts_us_min=min(header.commit_ts_us_min for header in headers),
+        commit_ts_us_max=max(header.commit_ts_us_max for header in headers),
+        relations=join_uses(header.relations for header in headers),
     )
-
-
-def move_frontier(store: Store, kind: str, position: Lsn) -> None:
-    """Declare names below `position` dead; it never moves back."""
-    key = layout.frontier_key(kind, position)
-    with suppress(ObjectExists):
-        store.put_new(key, b"")
-    entries = store.list(layout.frontier_prefix(kind))
-    store.delete(entry.key for entry in entries if entry.key < key)
-
-
-def _merged_relations(headers: list[Header]) -> tuple[RelationUse, ...]:
-    """The uses one after the other; neighbours of the same version are one use."""
-    merged: dict[int, list[RelationUse]] = {}
-    for header in headers:
-        for use in sorted(header.relations, key=_since):
-            uses = merged.setdefault(use.relation.oid, [])
-            if uses and uses[-1].frame == use.frame:
-                total = uses[-1].change_count + use.change_count
-                uses[-1] = replace(uses[-1], change_count=total)
-            else:
-                # Only the version that a table has when the merged segment begins is an initial
-                # one.
-                uses.append(replace(use, initial=use.initial and not uses))
-    return tuple(use for uses in merged.values() for use in uses)
-
-
-def _since(use: RelationUse) -> Offset:
-    return use.since
-
-
-def _is_covered(position: Lsn, ranges: Iterable[tuple[Lsn, Lsn]]) -> bool:
-    return any(start <= position < end for start, end in ranges)

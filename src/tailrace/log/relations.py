@@ -7,7 +7,7 @@ in force when it began.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from tailrace.errors import SegmentCorrupt
 from tailrace.log.header import RelationUse
-from tailrace.model import Lsn, Offset, Relation
+from tailrace.log.offsets import ChangeOffsets
+from tailrace.model import Relation
 from tailrace.postgres.catalog import RelationCatalog
 from tailrace.postgres.frames import Frames
 from tailrace.postgres.pgoutput import Tag, parse_relation, parse_truncate
@@ -23,41 +24,24 @@ from tailrace.postgres.pgoutput import Tag, parse_relation, parse_truncate
 Describe = Callable[[Sequence[int]], Mapping[int, RelationCatalog]]
 """Asks the source's catalog about tables, by oid; tables that are gone are left out."""
 
+_RELATION_BYTES_MIN = 10
+_ROW_BYTES_MIN = 8
+
 
 @dataclass(frozen=True, slots=True)
-class _Version:
+class Version:
+    """A table's shape: the Relation frame as received, and what is known of it."""
+
     frame: bytes
     relation: Relation
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeOffsets:
-    """The offset of each frame's first change; `commit_lsn` is 0 while the transaction is open."""
+class Followed:
+    """The versions that a run of frames uses, and those in force after it, by oid."""
 
-    commit_lsn: NDArray[np.int64]
-    ordinal: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, frames: Frames) -> ChangeOffsets:
-        """Number the changes of whole transactions."""
-        counts = frames.change_counts()
-        transactions = frames.transactions()
-        index = np.searchsorted(transactions.last_frame, np.arange(len(frames)))
-        before = np.cumsum(counts) - counts
-        first_frame = np.concatenate([[0], transactions.last_frame[:-1] + 1])
-        ordinal = before - before[first_frame][index]
-        return cls(transactions.end_lsn[index], ordinal)
-
-    @classmethod
-    def of_part(cls, frames: Frames, first_ordinal: int) -> ChangeOffsets:
-        """Number the changes of a piece of one transaction."""
-        counts = frames.change_counts()
-        ordinal = np.cumsum(counts) - counts + first_ordinal
-        return cls(np.zeros(len(frames), dtype=np.int64), ordinal)
-
-    def at(self, frame: int) -> Offset:
-        """The offset of one frame's first change."""
-        return Offset(Lsn(self.commit_lsn[frame]), int(self.ordinal[frame]))
+    uses: tuple[RelationUse, ...]
+    in_force: Mapping[int, Version]
 
 
 class RelationsInForce:
@@ -65,44 +49,19 @@ class RelationsInForce:
 
     def __init__(self, describe: Describe) -> None:
         self._describe = describe
-        self._in_force: dict[int, _Version] = {}
+        self._in_force: Mapping[int, Version] = {}
         self._known: dict[bytes, Relation] = {}
 
-    def follow(self, frames: Frames, offsets: ChangeOffsets) -> tuple[RelationUse, ...]:
-        """The versions that these frames' rows are decoded with, ordered by oid and offset."""
-        new_versions = self._read_relation_frames(frames)
-        uses: list[RelationUse] = []
-        for oid, places in _rows_by_table(frames):
-            starts = [0, *(place for place, _ in new_versions.get(oid, ()))]
-            versions = [self._in_force.get(oid), *(v for _, v in new_versions.get(oid, ()))]
-            bounds = np.searchsorted(places, [*starts[1:], len(frames)])
-            first = 0
-            for number, (version, bound) in enumerate(zip(versions, bounds, strict=True)):
-                if bound > first:
-                    if version is None:
-                        raise SegmentCorrupt(f"rows of table {oid} came before its relation frame")
-                    uses.append(
-                        RelationUse(
-                            frame=version.frame,
-                            relation=version.relation,
-                            since=offsets.at(int(places[first])),
-                            change_count=int(bound) - first,
-                            initial=number == 0,
-                        )
-                    )
-                first = int(bound)
-        for oid, news in new_versions.items():
-            self._in_force[oid] = news[-1][1]
-        return tuple(uses)
+    def follow(self, frames: Frames, offsets: ChangeOffsets) -> Followed:
+        """What these frames use. Nothing moves until `accept`, so a put that failed can be tried
+        again.
+        """
+        self._learn(set(relation_frames(frames).values()) - self._known.keys())
+        return follow(frames, offsets, in_force=self._in_force, known=self._known)
 
-    def _read_relation_frames(self, frames: Frames) -> dict[int, list[tuple[int, _Version]]]:
-        found = [(int(i), frames.frame(int(i))) for i in frames.frames_of(Tag.RELATION, size=8)]
-        self._learn({frame for _, frame in found} - self._known.keys())
-        versions: dict[int, list[tuple[int, _Version]]] = {}
-        for place, frame in found:
-            relation = self._known[frame]
-            versions.setdefault(relation.oid, []).append((place, _Version(frame, relation)))
-        return versions
+    def accept(self, followed: Followed) -> None:
+        """The frames are stored: go on after them."""
+        self._in_force = followed.in_force
 
     def _learn(self, frames: set[bytes]) -> None:
         if not frames:
@@ -113,23 +72,69 @@ class RelationsInForce:
             self._known[frame] = _described(relation, catalog.get(relation.oid))
 
 
-def _described(relation: Relation, catalog: RelationCatalog | None) -> Relation:
-    # The catalog shows the table of now. If it has moved on since the row was written, the frame
-    # stands alone.
-    if catalog is None or catalog.columns != relation.column_names:
-        return relation
-    return replace(relation, key=catalog.key or relation.key, type_names=catalog.type_names)
+def follow(
+    frames: Frames,
+    offsets: ChangeOffsets,
+    *,
+    in_force: Mapping[int, Version],
+    known: Mapping[bytes, Relation],
+) -> Followed:
+    """The versions that these frames' rows are decoded with, ordered by oid and offset."""
+    news: dict[int, list[tuple[int, Version]]] = {}
+    for place, frame in relation_frames(frames).items():
+        relation = known[frame] if frame in known else parse_relation(frame)
+        news.setdefault(relation.oid, []).append((place, Version(frame, relation)))
+    uses = []
+    for oid, places in rows_by_table(frames):
+        versions = [in_force.get(oid), *(version for _, version in news.get(oid, ()))]
+        begins = [place for place, _ in news.get(oid, ())]
+        cuts = np.searchsorted(places, begins)
+        for number, (version, rows) in enumerate(
+            zip(versions, np.split(places, cuts), strict=True)
+        ):
+            if not len(rows):
+                continue
+            if version is None:
+                raise SegmentCorrupt(f"rows of table {oid} came before its relation frame")
+            since = offsets.at(int(rows[0]))
+            uses.append(
+                RelationUse(version.frame, version.relation, since, len(rows), initial=number == 0)
+            )
+    latest = {oid: versions[-1][1] for oid, versions in news.items()}
+    return Followed(join_uses([uses]), {**in_force, **latest})
 
 
-def _rows_by_table(frames: Frames) -> list[tuple[int, NDArray[np.intp]]]:
-    """For each table, the frames that change it, in order."""
-    tags = frames.tags
-    rows = np.flatnonzero((tags == Tag.INSERT) | (tags == Tag.UPDATE) | (tags == Tag.DELETE))
+def join_uses(groups: Iterable[Sequence[RelationUse]]) -> tuple[RelationUse, ...]:
+    """The uses of several runs, one after the other, as those of one, ordered by oid and offset.
+
+    Neighbours of the same version are one use. Only a table's first use can be an initial one.
+    """
+    joined: dict[int, list[RelationUse]] = {}
+    for group in groups:
+        for use in sorted(group, key=lambda use: use.since):
+            uses = joined.setdefault(use.relation.oid, [])
+            if uses and (uses[-1].frame, uses[-1].relation) == (use.frame, use.relation):
+                total = uses[-1].change_count + use.change_count
+                uses[-1] = replace(uses[-1], change_count=total)
+            else:
+                uses.append(replace(use, initial=use.initial and not uses))
+    return tuple(use for oid in sorted(joined) for use in joined[oid])
+
+
+def relation_frames(frames: Frames) -> dict[int, bytes]:
+    """The Relation frames by their place, in order."""
+    places = frames.frames_of(Tag.RELATION, size=_RELATION_BYTES_MIN)
+    return {place: frames.frame(place) for place in places.tolist()}
+
+
+def rows_by_table(frames: Frames) -> list[tuple[int, NDArray[np.intp]]]:
+    """For each table, by oid, the frames that change it, in order."""
+    rows = frames.frames_of(Tag.INSERT, Tag.UPDATE, Tag.DELETE, size=_ROW_BYTES_MIN)
     oids = frames.integers(rows, 1, ">u4")
     truncates = [
-        (oid, int(place))
-        for place in np.flatnonzero(tags == Tag.TRUNCATE)
-        for oid in parse_truncate(frames.frame(int(place)))
+        (oid, place)
+        for place in np.flatnonzero(frames.tags == Tag.TRUNCATE).tolist()
+        for oid in parse_truncate(frames.frame(place))
     ]
     if truncates:
         oids = np.concatenate([oids, [oid for oid, _ in truncates]])
@@ -137,3 +142,11 @@ def _rows_by_table(frames: Frames) -> list[tuple[int, NDArray[np.intp]]]:
         order = np.argsort(rows, kind="stable")
         oids, rows = oids[order], rows[order]
     return [(int(oid), rows[oids == oid]) for oid in np.unique(oids)]
+
+
+def _described(relation: Relation, catalog: RelationCatalog | None) -> Relation:
+    # The catalog shows the table of now. If it has moved on since the row was written, the frame
+    # stands alone.
+    if catalog is None or catalog.columns != relation.column_names:
+        return relation
+    return replace(relation, key=catalog.key or relation.key, type_names=catalog.type_names)

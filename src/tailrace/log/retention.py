@@ -7,17 +7,20 @@ out of range" and never skips. A hard limit, if there is one, wins over slow rea
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from tailrace.failpoint import failpoint
 from tailrace.log import layout, segment
-from tailrace.log.merge import move_frontier
-from tailrace.log.reader import Link, Reader
-from tailrace.model import Lsn, Offset
-from tailrace.storage import ObjectExists, ObjectMissing, Store
+from tailrace.log.layout import FrontierKind
+from tailrace.log.marks import move_frontier, raise_mark
+from tailrace.log.ranges import Ranges
+from tailrace.log.reader import Reader
+from tailrace.model import Lsn
+from tailrace.storage import ObjectMissing, Store
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +32,7 @@ again.
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """None means without limit."""
+    """Ages count from when the store took an object, bytes as stored. None means without limit."""
 
     age_s: float | None = None
     bytes_max: int | None = None
@@ -37,12 +40,8 @@ class RetentionPolicy:
 
 
 def put_reader_position(store: Store, name: str, position: Lsn) -> None:
-    """Register a reader, or move it; the highest position counts."""
-    prefix = f"{layout.READERS}{name}/"
-    key = f"{prefix}{position.hex16}"
-    with suppress(ObjectExists):
-        store.put_new(key, b"")
-    store.delete(entry.key for entry in store.list(prefix) if entry.key < key)
+    """Register a reader, or move it: it needs what ends after `position`. The highest counts."""
+    raise_mark(store, layout.reader_key(name, position))
 
 
 def reader_positions(store: Store) -> dict[str, Lsn]:
@@ -56,28 +55,16 @@ def reader_positions(store: Store) -> dict[str, Lsn]:
 
 def drop_reader(store: Store, name: str) -> None:
     """Retention waits for this reader no longer."""
-    store.delete(entry.key for entry in store.list(f"{layout.READERS}{name}/"))
+    store.delete(entry.key for entry in store.list(layout.reader_prefix(name)))
 
 
 def retain(store: Store, policy: RetentionPolicy, *, now_s: float) -> Lsn:
     """Drop what the policy lets go; returns where the log starts afterwards."""
-    reader = Reader(store)
-    begin = reader.begin()
-    modified_s = {
-        entry.key: entry.modified_s
-        for level in (layout.SEGMENTS, layout.MERGED)
-        for entry in store.list(level)
-    }
-    links = list(reader.walk(Offset.whole(begin)))
-    start = _cut(
-        links,
-        modified_s,
-        policy,
-        slowest=min(reader_positions(store).values(), default=None),
-        now_s=now_s,
-    )
+    begin = Reader(store).begin()
+    slowest = min(reader_positions(store).values(), default=None)
+    start = _cut(_stored_chain(store), policy, slowest=slowest, now_s=now_s)
     if start > begin:
-        move_frontier(store, "retained", start)
+        move_frontier(store, FrontierKind.RETAINED, start)
         logger.info("old segments dropped start=%s", start)
     failpoint("retention.before_delete")
     start = max(start, begin)
@@ -86,26 +73,50 @@ def retain(store: Store, policy: RetentionPolicy, *, now_s: float) -> Lsn:
     return start
 
 
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """What the names and sizes of the objects tell about one segment of the chain."""
+
+    start: Lsn
+    size: int
+    modified_s: float
+
+
+def _stored_chain(store: Store) -> list[_Stored]:
+    """The chain in order, from three listings and without a look at any header."""
+    small = store.list(layout.SEGMENTS)
+    merged = store.list(layout.MERGED)
+    parts: Counter[Lsn] = Counter()
+    for entry in store.list(layout.PARTS):
+        parts[layout.position_of(entry.key)] += entry.size
+    ranges = Ranges.of(merged)
+    living = [
+        entry
+        for entry in small
+        if entry.key != layout.GENESIS and ranges.around(layout.position_of(entry.key)) is None
+    ]
+    chain = []
+    for entry in (*merged, *living):
+        start = layout.position_of(entry.key)
+        chain.append(_Stored(start, entry.size + parts[start], entry.modified_s))
+    return sorted(chain, key=lambda stored: stored.start)
+
+
 def _cut(
-    links: list[Link],
-    modified_s: dict[str, float],
-    policy: RetentionPolicy,
-    *,
-    slowest: Lsn | None,
-    now_s: float,
+    chain: list[_Stored], policy: RetentionPolicy, *, slowest: Lsn | None, now_s: float
 ) -> Lsn:
-    """The end of the newest segment that may go; 0 if none may. The last segment always stays."""
+    """Where the log may start; 0 if nothing may go. The last segment always stays."""
     cut = Lsn(0)
-    left = sum(link.data_bytes for link in links)
-    for link in links[:-1]:
-        is_old = policy.age_s is not None and modified_s.get(link.key, now_s) < now_s - policy.age_s
+    left = sum(stored.size for stored in chain)
+    for stored, successor in pairwise(chain):
+        is_old = policy.age_s is not None and stored.modified_s < now_s - policy.age_s
         is_over = policy.bytes_max is not None and left > policy.bytes_max
-        is_needed = slowest is not None and link.header.end > slowest
+        is_needed = slowest is not None and successor.start > slowest
         is_far_over = policy.hard_bytes_max is not None and left > policy.hard_bytes_max
         if not (is_far_over or ((is_old or is_over) and not is_needed)):
             break
-        cut = link.header.end
-        left -= link.data_bytes
+        cut = successor.start
+        left -= stored.size
     return cut
 
 
@@ -135,6 +146,6 @@ def _parts_named_at(store: Store, start: Lsn) -> set[str] | None:
     try:
         header = segment.read_header(store, layout.segment_key(start))
     except ObjectMissing:
-        merged = (layout.range_of(entry.key) for entry in store.list(layout.MERGED))
-        return set() if any(first <= start < end for first, end in merged) else None
+        is_merged = Ranges.of(store.list(layout.MERGED)).around(start) is not None
+        return set() if is_merged else None
     return {part.key for part in header.parts}

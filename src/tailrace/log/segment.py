@@ -2,8 +2,9 @@
 metadata.
 
 Invariant, checked when a segment is written and again when it is read: counts, size and checksum
-of the frames are those of the header. The checksum covers the header's text as well, so a flipped
-bit anywhere is found.
+of the frames are those of the header. The header has a checksum of its own, so that a flipped bit
+is found by those who read nothing else, and it belongs to the object's name, so that no object can
+pass for another.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.errors import SegmentCorrupt
-from tailrace.log.header import Header
+from tailrace.log import layout
+from tailrace.log.header import Header, Kind
 from tailrace.postgres.frames import ARROW_SCHEMA, Frames
 from tailrace.storage import Store
 
@@ -24,6 +26,7 @@ HEAD_BYTES: Final = 16 * 1024
 """How much of a segment is fetched to read its header; a longer header costs a second request."""
 
 _HEADER: Final = b"tailrace"
+_HEADER_CHECKSUM: Final = b"tailrace.header.crc32"
 _CHECKSUM: Final = b"tailrace.crc32"
 _MAGIC: Final = b"ARROW1\0\0"
 _OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -42,8 +45,12 @@ def encode(header: Header, frames: Frames) -> pa.Buffer:
     assert header.frame_count == len(frames) and header.data_bytes == frames.data_bytes
     batch = frames.to_arrow()
     text = header.to_json().encode()
-    checksum = f"{_checksum(text, batch):08x}".encode()
-    schema = ARROW_SCHEMA.with_metadata({_HEADER: text, _CHECKSUM: checksum})
+    metadata = {
+        _HEADER: text,
+        _HEADER_CHECKSUM: _hex(zlib.crc32(text)),
+        _CHECKSUM: _hex(checksum(text, frames)),
+    }
+    schema = ARROW_SCHEMA.with_metadata(metadata)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema, options=_OPTIONS) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
@@ -60,12 +67,14 @@ def decode(data: bytes | pa.Buffer, *, key: str) -> Segment:
         raise _corrupt(key, "is not a whole Arrow file") from error
     if len(batches) != 1 or not schema.remove_metadata().equals(ARROW_SCHEMA):
         raise _corrupt(key, "does not have the log's columns")
+    header = _header(schema, key)
+    try:
+        frames = Frames.from_arrow(batches[0])
+    except SegmentCorrupt as error:
+        raise _corrupt(key, "holds damaged frames") from error
     metadata = schema.metadata or {}
-    text = metadata.get(_HEADER, b"")
-    if metadata.get(_CHECKSUM) != f"{_checksum(text, batches[0]):08x}".encode():
+    if metadata.get(_CHECKSUM) != _hex(checksum(metadata[_HEADER], frames)):
         raise _corrupt(key, "does not match its checksum")
-    header = Header.from_json(text)
-    frames = Frames.from_arrow(batches[0])
     if header.frame_count != len(frames) or header.data_bytes != frames.data_bytes:
         raise _corrupt(key, "does not hold what its header says")
     return Segment(header, frames)
@@ -86,7 +95,40 @@ def read_header(store: Store, key: str) -> Header:
         schema = pa.ipc.read_schema(pa.py_buffer(head[len(_MAGIC) :]))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _corrupt(key, "has a head that cannot be read") from error
-    return Header.from_json((schema.metadata or {}).get(_HEADER, b""))
+    return _header(schema, key)
+
+
+def checksum(text: bytes, frames: Frames) -> int:
+    """Over the header's text, then the frames: all their LSNs, all their sizes, all their bytes."""
+    crc = zlib.crc32(text)
+    crc = zlib.crc32(frames.lsn.astype("<u8", order="C", copy=False).data, crc)
+    crc = zlib.crc32(np.diff(frames.offsets).astype("<i4").data, crc)
+    data = frames.data[frames.offsets[0] : frames.offsets[-1]]
+    return zlib.crc32(np.ascontiguousarray(data).data, crc)
+
+
+def _header(schema: pa.Schema, key: str) -> Header:
+    """The header, if its checksum is right and it belongs to an object of this name."""
+    metadata = schema.metadata or {}
+    text = metadata.get(_HEADER, b"")
+    if metadata.get(_HEADER_CHECKSUM) != _hex(zlib.crc32(text)):
+        raise _corrupt(key, "has a head that does not match its checksum")
+    header = Header.from_json(text)
+    if not _is_named(header, key):
+        raise _corrupt(key, f"holds the {header.kind} after {header.start}")
+    return header
+
+
+def _is_named(header: Header, key: str) -> bool:
+    match header.kind:
+        case Kind.MERGED:
+            return key == layout.merged_key(header.start, header.end)
+        case Kind.PART:
+            return key.startswith(layout.part_prefix(header.start, header.writer))
+        case Kind.SEGMENT:
+            return key == layout.segment_key(header.start) and header.start > 0
+        case Kind.GENESIS:
+            return key == layout.GENESIS
 
 
 def _head_size(head: bytes, key: str) -> int:
@@ -96,12 +138,8 @@ def _head_size(head: bytes, key: str) -> int:
     return 16 + int.from_bytes(head[12:16], "little")
 
 
-def _checksum(text: bytes, batch: pa.RecordBatch) -> int:
-    frames = Frames.from_arrow(batch)
-    crc = zlib.crc32(text)
-    crc = zlib.crc32(np.ascontiguousarray(frames.lsn).data, crc)
-    crc = zlib.crc32(np.diff(frames.offsets).astype(np.int32).data, crc)
-    return zlib.crc32(frames.data[frames.offsets[0] : frames.offsets[-1]].data, crc)
+def _hex(crc: int) -> bytes:
+    return f"{crc:08x}".encode()
 
 
 def _corrupt(key: str, what: str) -> SegmentCorrupt:

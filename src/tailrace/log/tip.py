@@ -10,11 +10,15 @@ from __future__ import annotations
 
 import json
 import logging
+import zlib
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 
-from tailrace.errors import SegmentCorrupt
+from tailrace.errors import SegmentCorrupt, SegmentMissing
 from tailrace.log import layout, segment
-from tailrace.log.header import Header, SourceIdentity
+from tailrace.log.header import FORMAT_VERSION, Header, SourceIdentity
+from tailrace.log.marks import read_frontiers
 from tailrace.model import Lsn
 from tailrace.storage import ObjectExists, ObjectMissing, Store
 
@@ -39,25 +43,40 @@ class Progress:
     segment_end: Lsn
 
     def to_json(self) -> bytes:
-        """As stored."""
-        value = {
+        """As stored: the checksum is over the text without it."""
+        value: dict[str, object] = {
+            "format": FORMAT_VERSION,
             "system_id": self.source.system_id,
             "timeline": self.source.timeline,
             "era": self.source.era,
             "position": int(self.position),
             "segment_end": int(self.segment_end),
         }
-        return json.dumps(value).encode()
+        return _dump({**value, "crc32": f"{zlib.crc32(_dump(value)):08x}"})
 
     @classmethod
     def from_json(cls, data: bytes, *, key: str) -> Progress:
-        """Read what `to_json` wrote; raises SegmentCorrupt."""
+        """Read what `to_json` wrote under this name; raises SegmentCorrupt."""
         try:
             value = json.loads(data)
             source = SourceIdentity(value["system_id"], value["timeline"], value["era"])
-            return cls(source, Lsn(value["position"]), Lsn(value["segment_end"]))
-        except (ValueError, KeyError, TypeError) as error:
-            raise SegmentCorrupt(f"{key} cannot be read") from error
+            progress = cls(source, Lsn(value["position"]), Lsn(value["segment_end"]))
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            raise _corrupt_progress(key) from error
+        if data != progress.to_json() or key != layout.progress_key(progress.position):
+            raise _corrupt_progress(key)
+        return progress
+
+
+def _dump(value: dict[str, object]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _corrupt_progress(key: str) -> SegmentCorrupt:
+    return SegmentCorrupt(
+        f"{key} is damaged",
+        hint="restore it from a backup; without it the log ends at its last segment",
+    )
 
 
 def read_genesis(store: Store) -> Header | None:
@@ -74,13 +93,8 @@ def newest_progress(store: Store) -> Progress | None:
     """
     while entries := store.list(layout.PROGRESS):
         key = entries[-1].key
-        try:
-            progress = Progress.from_json(store.get(key), key=key)
-        except ObjectMissing:
-            continue
-        if progress.position != layout.position_of(key):
-            raise SegmentCorrupt(f"{key} holds the position {progress.position}")
-        return progress
+        with suppress(ObjectMissing):
+            return Progress.from_json(store.get(key), key=key)
     return None
 
 
@@ -94,51 +108,73 @@ def recover_tip(store: Store) -> Tip | None:
     if genesis is None:
         return None
     progress = newest_progress(store)
-    source, start = genesis.source, max(genesis.end, frontier(store))
+    source, end = genesis.source, genesis.end
     if progress is not None:
-        source, start = progress.source, max(start, progress.segment_end)
-    while (found := _successor(store, layout.segment_key(start), progress)) is not None:
-        source, start = found.source, found.end
-    return Tip(source, start, max(start, progress.position) if progress is not None else start)
+        source, end = progress.source, max(end, progress.segment_end)
+    frontier = read_frontiers(store).highest
+    while True:
+        end = max(end, frontier)
+        last = _last_of_chain(store, end)
+        if last is not None:
+            source, end = last.source, last.end
+        # A merger that was left behind may have deleted names while we followed them. It moves the
+        # frontier first, and the chain goes on from there.
+        frontier = read_frontiers(store).highest
+        if frontier <= end:
+            return Tip(source, end, max(end, progress.position) if progress is not None else end)
 
 
-def frontier(store: Store) -> Lsn:
-    """The highest position below which segment names are dead: merged away, or dropped by
-    retention.
-    """
-    entries = store.list(layout.FRONTIER)
-    return max((layout.position_of(entry.key) for entry in entries), default=Lsn(0))
+def _last_of_chain(store: Store, start: Lsn) -> Header | None:
+    """Follow the chain from `start`; the header of its last segment, which is sound."""
+    names = store.list(layout.SEGMENTS, after=layout.segment_key(start - 1))
+    newest = names[-1].key if names else ""
+    last = None
+    while (found := _successor(store, layout.segment_key(start), newest)) is not None:
+        last, start = found, found.end
+    return last
 
 
-def _successor(store: Store, key: str, progress: Progress | None) -> Header | None:
-    """The segment of this name, checked; None if there is none or if it was a torn tail."""
+def _successor(store: Store, key: str, newest: str) -> Header | None:
+    """The segment of this name; None if there is none, or if it was a torn tail."""
     try:
-        header = segment.read_header(store, key)
-        if store.list(layout.SEGMENTS, after=key):
-            # A later segment checks itself in turn; this one's frames are checked when they are
-            # read.
-            return header
-        return segment.read(store, key).header
-    except ObjectMissing:
-        return None
+        # Frames are checked when they are read. Only the last segment is checked here: it is the
+        # one that a crash can have torn, and what is acknowledged next rests on it.
+        return segment.read_header(store, key) if key < newest else _read_whole(store, key)
+    except ObjectMissing as error:
+        if key < newest and read_frontiers(store).highest <= layout.position_of(key):
+            raise SegmentMissing(
+                f"{key} is missing, and the log goes on after it",
+                hint="restore the object from a backup: leaving it out would lose changes",
+            ) from error
     except SegmentCorrupt as error:
-        start = layout.position_of(key)
-        if store.list(layout.SEGMENTS, after=key) or (progress and progress.position > start):
+        if store.list(layout.SEGMENTS, after=key):
             raise SegmentCorrupt(
                 f"{error}, and the log goes on after it",
                 hint="restore the object from a backup: leaving it out would lose changes",
             ) from error
-    _put_aside(store, key)
+        _put_aside(store, key)
     return None
 
 
-def _put_aside(store: Store, key: str) -> None:
-    logger.warning("torn tail put aside key=%s", key)
-    number = 0
-    while True:
+def _read_whole(store: Store, key: str) -> Header:
+    """A segment's header, once all its frames have been read."""
+    header = segment.read(store, key).header
+    for part in header.parts:
         try:
-            store.put_new(f"{layout.TORN}{number:04d}-{key.rsplit('/', 1)[-1]}", store.get(key))
+            segment.read(store, part.key)
+        except ObjectMissing as error:
+            raise SegmentCorrupt(f"{key} names {part.key}, which is missing") from error
+    return header
+
+
+def _put_aside(store: Store, key: str) -> None:
+    """Move a damaged last segment out of the chain: what it held was not acknowledged, or the slot
+    will be found ahead of the log.
+    """
+    logger.warning("torn tail put aside key=%s", key)
+    data = store.get(key)
+    for number in count():
+        with suppress(ObjectExists):
+            store.put_new(layout.torn_key(number, key), data)
             break
-        except ObjectExists:
-            number += 1
     store.delete([key])

@@ -20,6 +20,9 @@ from tailrace.postgres.pgoutput import POSTGRES_EPOCH_US, Tag
 WAL_HEADER_BYTES: Final = 25
 """An XLogData message is `w`, three 8-byte integers (start, end, send time), then the frame."""
 
+DATA_BYTES_MAX: Final = (1 << 31) - 1
+"""An Arrow binary column counts its bytes in 32 bits, signed."""
+
 _COLUMNS: Final[dict[str, pa.DataType]] = {"lsn": pa.uint64(), "frame": pa.binary()}
 ARROW_SCHEMA: Final = pa.schema(_COLUMNS)
 
@@ -77,6 +80,8 @@ class Frames:
         count = len(messages)
         raw = np.frombuffer(b"".join(messages), dtype=np.uint8)
         sizes = np.fromiter(map(len, messages), dtype=np.int64, count=count)
+        if (sizes <= WAL_HEADER_BYTES).any():
+            raise SegmentCorrupt("postgres sent a message without a frame")
         starts = np.cumsum(sizes) - sizes
         header = starts[:, None] + np.arange(WAL_HEADER_BYTES)
         lsn = raw[header[:, 1:9]].view(">u8").reshape(count).astype(np.uint64)
@@ -90,21 +95,20 @@ class Frames:
     def of(cls, frames: Sequence[bytes], lsn: Sequence[int] | None = None) -> Self:
         """Frames given one by one: for tests and for frames that we make ourselves."""
         offsets = np.zeros(len(frames) + 1, dtype=np.int64)
-        np.cumsum([len(frame) for frame in frames], out=offsets[1:])
+        np.cumsum(np.fromiter(map(len, frames), np.int64, len(frames)), out=offsets[1:])
         lsns = np.array(lsn if lsn is not None else [0] * len(frames), dtype=np.uint64)
         return cls(np.frombuffer(b"".join(frames), dtype=np.uint8), offsets, lsns)
 
     @classmethod
     def concat(cls, runs: Sequence[Frames]) -> Self:
         """One run after the other."""
+        if not runs:
+            return cls.empty()
         if len(runs) == 1 and isinstance(runs[0], cls):
             return runs[0]
         data = [run.data[run.offsets[0] : run.offsets[-1]] for run in runs]
-        sizes = [np.diff(run.offsets) for run in runs]
         offsets = np.zeros(sum(len(run) for run in runs) + 1, dtype=np.int64)
-        np.cumsum(np.concatenate(sizes) if sizes else np.empty(0, np.int64), out=offsets[1:])
-        if not runs:
-            return cls.empty()
+        np.cumsum(np.concatenate([np.diff(run.offsets) for run in runs]), out=offsets[1:])
         return cls(np.concatenate(data), offsets, np.concatenate([run.lsn for run in runs]))
 
     def slice(self, start: int, stop: int) -> Frames:
@@ -120,7 +124,9 @@ class Frames:
         return Frames(data[np.repeat(keep, sizes)], offsets, self.lsn[keep])
 
     def to_arrow(self) -> pa.RecordBatch:
-        """As the two columns of a segment."""
+        """As the two columns of a segment; raises OverflowError past their 2 GiB."""
+        if self.data_bytes > DATA_BYTES_MAX:
+            raise OverflowError(f"{self.data_bytes} bytes of frames do not fit a segment")
         offsets = (self.offsets - self.offsets[0]).astype(np.int32)
         data = np.ascontiguousarray(self.data[self.offsets[0] : self.offsets[-1]])
         buffers = [None, pa.py_buffer(offsets.data), pa.py_buffer(data.data)]
@@ -132,22 +138,31 @@ class Frames:
 
     @classmethod
     def from_arrow(cls, batch: pa.RecordBatch) -> Self:
-        """Read what `to_arrow` wrote, without copying the frames."""
+        """Read what `to_arrow` wrote, without copying the frames; raises SegmentCorrupt."""
+        try:
+            # Arrow itself believes the sizes that a damaged file gives.
+            batch.validate()
+        except pa.ArrowException as error:
+            raise SegmentCorrupt("a segment's columns are damaged") from error
         frame = batch.column(1)
         if frame.null_count or batch.column(0).null_count:
             raise SegmentCorrupt("a segment holds a null")
         if len(batch) == 0:
             return cls.empty()
         _, offset_buffer, data_buffer = frame.buffers()
-        stored = np.frombuffer(memoryview(offset_buffer or b""), dtype=np.int32)
-        offsets = stored[frame.offset : frame.offset + len(frame) + 1].astype(np.int64)
+        last = frame.offset + len(frame) + 1
+        stored = np.frombuffer(memoryview(offset_buffer or b""), dtype=np.int32, count=last)
+        offsets = stored[frame.offset :].astype(np.int64)
         data = np.frombuffer(memoryview(data_buffer or b""), dtype=np.uint8)
         if (np.diff(offsets) < 1).any() or offsets[0] < 0 or offsets[-1] > len(data):
             raise SegmentCorrupt("a segment holds an empty or misplaced frame")
         return cls(data, offsets, batch.column(0).to_numpy())
 
     def integers(self, frames: NDArray[np.intp], at: int, dtype: str) -> NDArray[np.int64]:
-        """The big-endian integer at byte `at` of each of these frames; `dtype` as `>u8`."""
+        """The big-endian integer at byte `at` of each of these frames; `dtype` as `>u8`.
+
+        The frames must be that long: `frames_of` makes sure.
+        """
         size = np.dtype(dtype).itemsize
         places = self.offsets[frames][:, None] + np.arange(at, at + size)
         values: NDArray[np.int64] = self.data[places].view(dtype).reshape(-1).astype(np.int64)
@@ -166,11 +181,14 @@ class Frames:
         """The xid of every Begin frame, in order."""
         return self.integers(self.frames_of(Tag.BEGIN, size=_BEGIN_BYTES), 17, ">u4")
 
-    def frames_of(self, tag: Tag, *, size: int) -> NDArray[np.intp]:
-        """The places of all frames of one tag, each at least `size` bytes long."""
-        places = np.flatnonzero(self.tags == tag)
+    def frames_of(self, *tags: Tag, size: int) -> NDArray[np.intp]:
+        """The places of all frames with one of these tags, each at least `size` bytes long."""
+        is_asked = np.zeros(256, dtype=bool)
+        is_asked[list(tags)] = True
+        places = np.flatnonzero(is_asked[self.tags])
         if (np.diff(self.offsets)[places] < size).any():
-            raise SegmentCorrupt(f"a {tag.name.lower()} frame ends too early")
+            names = " or ".join(tag.name.lower() for tag in tags)
+            raise SegmentCorrupt(f"a frame ends too early: {names}")
         return places
 
     def change_counts(self) -> NDArray[np.int64]:
