@@ -11,7 +11,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
-    initialize,
     invariant,
     precondition,
     rule,
@@ -52,6 +51,9 @@ class CoreMachine(RuleBasedStateMachine):
         self.confirmed: int = START
         self.confirmations: list[int] = [START]
         self.honours_start = True
+        self.job: Job | None = None
+        self.to_send: list[bytes] = []
+        self.connect()
 
     # The server.
 
@@ -125,10 +127,6 @@ class CoreMachine(RuleBasedStateMachine):
         self.core.drained()
         self.poll()
 
-    @initialize()
-    def begin(self) -> None:
-        self.connect()
-
     @rule(
         is_put=st.booleans(),
         rewind=st.integers(0, 3),
@@ -148,7 +146,7 @@ class CoreMachine(RuleBasedStateMachine):
         assert self.confirmed <= tip, "the server has dropped what the log needs"
         start = max(self.confirmed, tip) if self.honours_start else self.confirmed
         self.to_send = [m for each in self.wal.after(start) for m in each.messages()]
-        self.job: Job | None = None
+        self.job = None
         self.core = Core(tip, limits=LIMITS, now=self.now)
         self.poll()
 
@@ -192,13 +190,10 @@ class CoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_core_never_believes_more_than_the_log_holds(self) -> None:
-        if hasattr(self, "core"):
-            assert self.core.durable <= self.log.tip
+        assert self.core.durable <= self.log.tip
 
     def teardown(self) -> None:
         """With no more faults all that was committed is stored, and all of the WAL let go."""
-        if not hasattr(self, "core"):
-            return
         for _ in range(2000):
             if self.confirmed == self.wal.end and not self.to_send:
                 break
