@@ -119,7 +119,7 @@ def _changes(
                 pending.append(_Change(frame, oid, in_force.get(oid), lsn))
             case b"T":
                 oids = parse_truncate(frame)
-                _demand(len(frame) == 6 + 4 * len(oids) and (pending is not None or not oids), lsn)
+                _demand(len(frame) == 6 + 4 * len(oids) and pending is not None, lsn)
                 for oid in oids:
                     assert pending is not None
                     pending.append(_Change(frame, oid, in_force.get(oid), lsn))
@@ -245,7 +245,7 @@ def value_of(text: str, target: pa.DataType) -> object:
             return _decimal(text, target.precision, target.scale)
         if pa.types.is_date(target):
             return date.fromisoformat(text) if re.fullmatch(r"\d{4}-\d\d-\d\d", text) else UNHELD
-        return _timestamp(text, target.tz is not None)
+        return _timestamp(text, isinstance(target, pa.TimestampType) and target.tz is not None)
     except (ValueError, OverflowError):
         return UNHELD
 

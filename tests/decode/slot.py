@@ -37,8 +37,9 @@ class Slot:
     def frames(self) -> Frames:
         """Everything since the slot was made."""
         rows = self.connection.execute(
-            "SELECT (lsn - '0/0')::bigint, data FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL, "
-            "'proto_version', '1', 'publication_names', %s, 'messages', 'true')",
+            "SELECT (lsn - '0/0')::bigint, data "
+            "FROM pg_logical_slot_peek_binary_changes(%s, NULL, NULL, 'proto_version', '1', "
+            "'publication_names', %s, 'messages', 'true')",
             [SLOT, SLOT],
         ).fetchall()
         return Frames.of([data for _, data in rows], [lsn for lsn, _ in rows])

@@ -43,11 +43,17 @@ def known(stream: Stream) -> dict[str, Any]:
 
 
 @UNTIMED
-@given(streams(), st.sampled_from([1, 3, 32_768]))
-def test_decode_equals_reference_whatever_the_piece(stream: Stream, piece_rows: int) -> None:
+@given(
+    streams(),
+    st.sampled_from(["_PIECE_ROWS_MAX", "_PIECE_CELLS_MAX", "_PIECE_BYTES_MAX"]),
+    st.sampled_from([1, 4, 100, 1 << 16]),
+)
+def test_decode_equals_reference_whatever_the_piece(
+    stream: Stream, limit: str, limit_value: int
+) -> None:
     whole = {"after": ORIGIN, "upto": END, **known(stream)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoder_module, "_PIECE_ROWS_MAX", piece_rows)
+        patch.setattr(decoder_module, limit, limit_value)
         found = decode(stream.to_frames(), **whole)
     assert_same(found, reference_decode(stream.to_frames(), **whole))
     for each in found:

@@ -2,8 +2,8 @@
 log.
 """
 
-from tailrace.decode.changes import OpenTransaction
 from tailrace.decode.decoder import TableChanges, decode
+from tailrace.decode.transactions import OpenTransaction
 from tailrace.decode.types import arrow_schema, change_schema
 
 __all__ = ["OpenTransaction", "TableChanges", "arrow_schema", "change_schema", "decode"]

@@ -15,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tailrace.decode.changes import Changes, OpenTransaction, list_changes
+from tailrace.decode.changes import Changes, list_changes
 from tailrace.decode.corrupt import corrupt
 from tailrace.decode.rows import read_rows
 from tailrace.decode.runs import Run, split_into_runs
 from tailrace.decode.table import build_table
+from tailrace.decode.transactions import OpenTransaction
 from tailrace.decode.types import change_schema, wanted_columns
 from tailrace.model import Offset, Relation
 from tailrace.postgres.frames import Frames
@@ -65,10 +66,11 @@ def decode(
     whole transactions, unless `open_transaction` says of which one they are a part. Raises
     SegmentCorrupt, and nothing else, for frames that are damaged.
     """
-    changes = list_changes(frames, open_transaction).between(after, upto)
+    tags = frames.tags
+    changes = list_changes(frames, tags, open_transaction).between(after, upto)
     if not len(changes):
         return []
-    runs = split_into_runs(frames, changes, initial=initial, versions=versions, tables=tables)
+    runs = split_into_runs(frames, tags, changes, initial=initial, versions=versions, tables=tables)
     return [TableChanges(run.relation, _decode_run(frames, changes, run, columns)) for run in runs]
 
 
@@ -86,7 +88,8 @@ def _decode_run(
 
 def _pieces(frames: Frames, changes: Changes, run: Run) -> Iterator[NDArray[np.intp]]:
     """The run's changes, cut into pieces of bounded rows, cells and bytes."""
-    rows_max = min(_PIECE_ROWS_MAX, _PIECE_CELLS_MAX // max(len(run.relation.columns), 1))
+    cells_max = _PIECE_CELLS_MAX // max(len(run.relation.columns), 1)
+    rows_max = max(min(_PIECE_ROWS_MAX, cells_max), 1)
     ends = frames.offsets[changes.frame[run.places] + 1]
     first = 0
     while first < len(run.places):

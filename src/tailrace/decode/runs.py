@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +43,7 @@ class _Version:
 
 def split_into_runs(
     frames: Frames,
+    tags: NDArray[np.uint8],
     changes: Changes,
     *,
     initial: Mapping[int, Relation],
@@ -48,7 +51,7 @@ def split_into_runs(
     tables: Container[str] | None,
 ) -> list[Run]:
     """The changes by table and shape, ordered by their first change; only `tables`, if given."""
-    history = _read_history(frames, versions)
+    history = _read_history(frames, tags, versions)
     runs: list[Run] = []
     for oid, places in _by_table(changes.oid):
         known = [_Version(-1, initial.get(oid)), *history.get(oid, ())]
@@ -61,10 +64,12 @@ def split_into_runs(
     return sorted(runs, key=lambda run: int(run.places[0]))
 
 
-def _read_history(frames: Frames, versions: Mapping[bytes, Relation]) -> dict[int, list[_Version]]:
+def _read_history(
+    frames: Frames, tags: NDArray[np.uint8], versions: Mapping[bytes, Relation]
+) -> dict[int, list[_Version]]:
     parsed: dict[bytes, Relation] = {}
     history: dict[int, list[_Version]] = {}
-    for index in np.flatnonzero(frames.tags == Tag.RELATION).tolist():
+    for index in np.flatnonzero(tags == Tag.RELATION).tolist():
         frame = frames.frame(index)
         if frame not in parsed:
             parsed[frame] = versions[frame] if frame in versions else _parse(frames, index, frame)
@@ -81,10 +86,10 @@ def _parse(frames: Frames, index: int, frame: bytes) -> Relation:
 
 
 def _by_table(oids: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.intp]]]:
-    distinct = np.unique(oids)
-    if len(distinct) == 1:
-        yield int(distinct[0]), np.arange(len(oids))
+    if (oids == oids[0]).all():
+        yield int(oids[0]), np.arange(len(oids))
         return
+    distinct = np.unique(oids)
     # A stable sort of small numbers is a radix sort: linear, where sorting the oids would not be.
     numbers = np.searchsorted(distinct, oids).astype(np.min_scalar_type(len(distinct)))
     order = np.argsort(numbers, kind="stable")
@@ -97,16 +102,7 @@ def _by_shape(
 ) -> Iterator[tuple[Relation | None, NDArray[np.intp]]]:
     """Cut where the shape changes, which a frame that repeats the shape in force does not do."""
     bounds = np.searchsorted(frame[places], [version.frame for version in known[1:]])
-    parts = np.split(places, bounds)
-    relation: Relation | None = None
-    held: list[NDArray[np.intp]] = []
-    for version, part in zip(known, parts, strict=True):
-        if not len(part):
-            continue
-        if held and version.relation != relation:
-            yield relation, np.concatenate(held)
-            held = []
-        relation = version.relation
-        held.append(part)
-    if held:
-        yield relation, np.concatenate(held)
+    parts = zip(known, np.split(places, bounds), strict=True)
+    written = [(version.relation, part) for version, part in parts if len(part)]
+    for relation, group in groupby(written, key=itemgetter(0)):
+        yield relation, np.concatenate([part for _, part in group])

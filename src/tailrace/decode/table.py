@@ -9,15 +9,15 @@ tuple), or it was not sent and its column is named in `_unchanged`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tailrace.decode.arrays import Array, gather, nested, nulls, struct
 from tailrace.decode.changes import Changes
 from tailrace.decode.rows import Rows
-from tailrace.decode.texts import gather
 from tailrace.decode.tuples import TEXT, UNCHANGED, Cells
 from tailrace.decode.types import NAMES, TEXTS, TIMESTAMP_UTC
 from tailrace.decode.values import convert, exact_text
@@ -36,24 +36,24 @@ class _Leftovers:
 
     names: list[str] = field(default_factory=list)
     rows: list[NDArray[np.intp]] = field(default_factory=list)
-    texts: list[pa.StringArray] = field(default_factory=list)
+    texts: list[Array] = field(default_factory=list)
 
-    def add(self, name: str, rows: NDArray[np.intp], texts: pa.BinaryArray) -> None:
+    def add(self, name: str, rows: NDArray[np.intp], texts: Array) -> None:
         self.names.append(name)
         self.rows.append(rows)
         self.texts.append(exact_text(texts))
 
-    def to_map(self, row_count: int) -> pa.MapArray:
+    def to_map(self, row_count: int) -> Array:
         """One map for each row that has any, in the order added; NULL for the others."""
         if not self.rows:
-            return pa.nulls(row_count, TEXTS)
+            return nulls(TEXTS, row_count)
         rows = np.concatenate(self.rows)
         order = np.argsort(rows, kind="stable")
         name_of = np.repeat(np.arange(len(self.names)), [len(part) for part in self.rows])
-        keys = pa.array(self.names, pa.string()).take(pa.array(name_of[order]))
-        items = pa.concat_arrays(self.texts).take(pa.array(order))
-        counts = np.bincount(rows, minlength=row_count)
-        return pa.MapArray.from_arrays(_list_offsets(counts), keys, items, type=TEXTS)
+        keys = pa.array(self.names, pa.string()).take(name_of[order])
+        items = pa.concat_arrays(self.texts).take(order)
+        entries = struct(pa.struct([TEXTS.key_field, TEXTS.item_field]), len(rows), [keys, items])
+        return nested(TEXTS, np.bincount(rows, minlength=row_count), [entries])
 
 
 def build_table(
@@ -70,7 +70,7 @@ def build_table(
     ]
     before = _before(rows, before_type, fields, left)
     meta = [
-        _OPS.take(pa.array(_OP_OF_TAG[rows.tag])),
+        _OPS.take(_OP_OF_TAG[rows.tag]),
         *_place_columns(changes, places),
         pa.repeat(pa.scalar(str(Origin.WAL), pa.string()), len(places)),
         _unchanged(rows, [column.name for column in fields]),
@@ -87,7 +87,7 @@ def _typed(
     name: str,
     rows: NDArray[np.intp],
     left: _Leftovers,
-) -> pa.Array:
+) -> Array:
     """One typed column; texts that it cannot hold are left over, at their places in `rows`."""
     texts = gather(data, cells)
     values = convert(texts, target)
@@ -98,25 +98,25 @@ def _typed(
 
 
 def _before(
-    rows: Rows, target: pa.StructType, fields: list[pa.Field], left: _Leftovers
-) -> pa.StructArray:
+    rows: Rows, target: pa.DataType, fields: list[pa.Field[Any]], left: _Leftovers
+) -> Array:
     """The old tuples, NULL for the rows that came without one."""
     if not len(rows.old):
-        return pa.nulls(len(rows.tag), target)
+        return nulls(target, len(rows.tag))
     columns = [
         _typed(rows.data, cells, column.type, f"{BEFORE}.{column.name}", rows.old, left)
         for cells, column in zip(rows.before, fields, strict=True)
     ]
-    # StructArray.from_arrays could not tell how many rows a struct without fields has.
-    tuples = pa.Array.from_buffers(target, len(rows.old), [None], children=columns)
+    tuples = struct(target, len(rows.old), columns)
     if len(rows.old) == len(rows.tag):
         return tuples
     place = np.full(len(rows.tag), -1)
     place[rows.old] = np.arange(len(rows.old))
-    return tuples.take(pa.array(place, mask=place < 0))
+    index: Array = pa.array(place, mask=place < 0)
+    return tuples.take(index)
 
 
-def _place_columns(changes: Changes, places: NDArray[np.intp]) -> list[pa.Array]:
+def _place_columns(changes: Changes, places: NDArray[np.intp]) -> list[Array]:
     """Commit position, ordinal, commit time, xid."""
     transaction = changes.transaction[places]
     transactions = changes.transactions
@@ -128,19 +128,12 @@ def _place_columns(changes: Changes, places: NDArray[np.intp]) -> list[pa.Array]
     ]
 
 
-def _unchanged(rows: Rows, names: list[str]) -> pa.ListArray:
+def _unchanged(rows: Rows, names: list[str]) -> Array:
     """For each row the names of the columns that were not sent; NULL where all were."""
     unsent = [cells.kind == UNCHANGED for cells in rows.now]
     if not any(column.any() for column in unsent):
-        return pa.nulls(len(rows.tag), NAMES)
+        return nulls(NAMES, len(rows.tag))
     mask = np.stack(unsent, axis=1) & (rows.tag != Tag.DELETE)[:, None]
     column_of = np.nonzero(mask)[1]
-    values = pa.array(names, pa.string()).take(pa.array(column_of))
-    return pa.ListArray.from_arrays(_list_offsets(mask.sum(axis=1)), values, type=NAMES)
-
-
-def _list_offsets(counts: NDArray[np.int64]) -> pa.Int32Array:
-    """Where each row's list starts, and where the last one ends; NULL marks a row without one."""
-    offsets = np.zeros(len(counts) + 1, dtype=np.int32)
-    np.cumsum(counts, out=offsets[1:])
-    return pa.array(offsets, mask=np.append(counts == 0, False))
+    values = pa.array(names, pa.string()).take(column_of)
+    return nested(NAMES, mask.sum(axis=1), [values])

@@ -8,7 +8,7 @@ make the whole column text: it is NULL in its column and kept in `_text`.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -74,7 +74,7 @@ def arrow_schema(relation: Relation, columns: Collection[str] | None = None) -> 
 def change_schema(relation: Relation, columns: Collection[str] | None = None) -> pa.Schema:
     """The table's own columns, followed by those that say what happened to the row and where."""
     own = list(arrow_schema(relation, columns))
-    meta = [
+    meta: list[pa.Field[Any]] = [
         pa.field(OP, pa.string()),
         pa.field(COMMIT_LSN, pa.int64()),
         pa.field(ORDINAL, pa.int64()),

@@ -10,14 +10,23 @@ and infinity in a numeric, infinity, BC and five-digit years in a date.
 
 from __future__ import annotations
 
-from typing import Final
+from binascii import unhexlify
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tailrace.decode.texts import as_strings, pick, text_bytes, text_offsets, with_validity
+from tailrace.decode.arrays import (
+    Array,
+    as_strings,
+    nulls,
+    pick,
+    text_bytes,
+    text_offsets,
+    with_validity,
+)
 
 _INTEGER: Final = r"^-?[0-9]+$"
 _FLOAT: Final = r"^(-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?|-?Infinity|NaN)$"
@@ -31,14 +40,11 @@ _DAY_MIN: Final = -719_162
 _DAY_MAX: Final = 2_932_896
 _DAY_US: Final = 86_400_000_000
 
-_NIBBLES: Final = np.zeros(256, dtype=np.uint8)
-_NIBBLES[np.frombuffer(b"0123456789abcdef", dtype=np.uint8)] = np.arange(16)
 
-
-def convert(texts: pa.BinaryArray, target: pa.DataType) -> pa.Array:
+def convert(texts: Array, target: pa.DataType) -> Array:
     """The values of one column as `target`; NULL also where `target` cannot hold the value."""
     if texts.null_count == len(texts):
-        return pa.nulls(len(texts), target)
+        return nulls(target, len(texts))
     if pa.types.is_string(target):
         return _to_string(texts)
     if pa.types.is_boolean(target):
@@ -47,19 +53,19 @@ def convert(texts: pa.BinaryArray, target: pa.DataType) -> pa.Array:
         return _to_binary(texts)
     if pa.types.is_integer(target):
         return _cast(texts, target, quick=_none_above("9", texts), pattern=_INTEGER)
-    if pa.types.is_decimal(target):
+    if isinstance(target, pa.Decimal128Type):
         return _to_decimal(texts, target)
     if pa.types.is_floating(target):
         return _cast(texts, target, quick=_none_above("~", texts), pattern=_FLOAT)
     if pa.types.is_date(target):
         days = _cast(texts, target, quick=_none_above("9", texts), pattern=_DATE)
         return _within(days, _DAY_MIN, _DAY_MAX)
-    pattern = f"{_TIMESTAMP}{_ZONE if target.tz else ''}$"
-    stamps = _cast(texts, target, quick=_none_above(":", texts), pattern=pattern)
+    zone = _ZONE if isinstance(target, pa.TimestampType) and target.tz else ""
+    stamps = _cast(texts, target, quick=_none_above(":", texts), pattern=f"{_TIMESTAMP}{zone}$")
     return _within(stamps, _DAY_MIN * _DAY_US, (_DAY_MAX + 1) * _DAY_US - 1)
 
 
-def exact_text(texts: pa.BinaryArray) -> pa.StringArray:
+def exact_text(texts: Array) -> Array:
     r"""Text for any bytes, without loss: bytes that are not UTF-8 become `\x` and two hex digits
     for each.
 
@@ -73,14 +79,16 @@ def exact_text(texts: pa.BinaryArray) -> pa.StringArray:
         return pa.array([_exact(value) for value in texts.to_pylist()], pa.string())
 
 
-def _exact(value: bytes) -> str:
+def _exact(value: bytes | None) -> str | None:
+    if value is None:
+        return None
     try:
         return value.decode()
     except UnicodeDecodeError:
         return f"\\x{value.hex()}"
 
 
-def _to_string(texts: pa.BinaryArray) -> pa.StringArray:
+def _to_string(texts: Array) -> Array:
     try:
         return texts.cast(pa.string())
     except pa.ArrowInvalid:
@@ -94,13 +102,13 @@ def _utf8_or_none(value: bytes | None) -> str | None:
         return None
 
 
-def _none_above(top: str, texts: pa.BinaryArray) -> bool:
+def _none_above(top: str, texts: Array) -> bool:
     """Whether no byte is above the highest of the plain form: then there are no words among the
     values, and no hexadecimal that Arrow would take for a number."""
     return bool(text_bytes(texts).max(initial=0) <= ord(top))
 
 
-def _cast(texts: pa.BinaryArray, target: pa.DataType, *, quick: bool, pattern: str) -> pa.Array:
+def _cast(texts: Array, target: pa.DataType, *, quick: bool, pattern: str) -> Array:
     if quick:
         try:
             return as_strings(texts).cast(target)
@@ -110,19 +118,19 @@ def _cast(texts: pa.BinaryArray, target: pa.DataType, *, quick: bool, pattern: s
     return _cast_what_fits(as_strings(pc.if_else(plain, texts, None)), target)
 
 
-def _cast_what_fits(texts: pa.StringArray, target: pa.DataType) -> pa.Array:
+def _cast_what_fits(texts: Array, target: pa.DataType) -> Array:
     """Cast by halves, so that only the values which do not fit (a 31st of June) come out NULL."""
     try:
         return texts.cast(target)
     except pa.ArrowInvalid:
         if len(texts) == 1:
-            return pa.nulls(1, target)
+            return nulls(target, 1)
         half = len(texts) // 2
         halves = [_cast_what_fits(part, target) for part in (texts[:half], texts[half:])]
         return pa.concat_arrays(halves)
 
 
-def _to_decimal(texts: pa.BinaryArray, target: pa.Decimal128Type) -> pa.Array:
+def _to_decimal(texts: Array, target: pa.Decimal128Type[Any, Any]) -> Array:
     """Arrow's cast to a decimal wraps around silently at 128 bits, so it only ever sees values
     with no more digits than the column has."""
     whole, scale = target.precision - target.scale, target.scale
@@ -132,10 +140,10 @@ def _to_decimal(texts: pa.BinaryArray, target: pa.Decimal128Type) -> pa.Array:
     return _cast(texts, target, quick=quick, pattern=f"^-?{digits}{fraction}$")
 
 
-def _digits_fit(texts: pa.BinaryArray, whole: int, scale: int) -> bool:
+def _digits_fit(texts: Array, whole: int, scale: int) -> bool:
     """Whether every value has `scale` digits behind its point and at most `whole` before it."""
     data, offsets = text_bytes(texts), text_offsets(texts)
-    starts, ends = offsets[:-1] - offsets[0], offsets[1:] - offsets[0]
+    starts, ends = offsets[:-1], offsets[1:]
     present = ends > starts
     if not present.all():
         starts, ends = starts[present], ends[present]
@@ -146,33 +154,49 @@ def _digits_fit(texts: pa.BinaryArray, whole: int, scale: int) -> bool:
     return not scale or bool((data[point] == ord(".")).all())
 
 
-def _within(values: pa.Array, low: int, high: int) -> pa.Array:
+def _within(values: Array, low: int, high: int) -> Array:
     """NULL where outside of `low` to `high`."""
     numbers = _numbers(values)
     inside = (numbers >= low) & (numbers <= high)
     if inside.all():
         return values
-    return pc.if_else(pa.array(inside), values, None)
+    kept: Array = pc.if_else(pa.array(inside), values, None)
+    return kept
 
 
-def _numbers(values: pa.Array) -> NDArray[np.int64]:
+def _numbers(values: Array) -> NDArray[np.int64]:
     width = pa.int32() if pa.types.is_date32(values.type) else pa.int64()
     numbers: NDArray[np.int64] = values.view(width).fill_null(0).to_numpy()
     return numbers
 
 
-def _to_boolean(texts: pa.BinaryArray) -> pa.BooleanArray:
-    true, false = pc.equal(texts, b"t"), pc.equal(texts, b"f")
-    return pc.if_else(pc.or_(true, false), true, None)
+def _to_boolean(texts: Array) -> Array:
+    true, false = pc.equal(texts, pa.scalar(b"t")), pc.equal(texts, pa.scalar(b"f"))
+    values: Array = pc.if_else(pc.or_(true, false), true, None)
+    return values
 
 
-def _to_binary(texts: pa.BinaryArray) -> pa.BinaryArray:
-    """Hexadecimal to bytes. All values have an even length, so the digits of a byte stay together
-    when they are read as one run; the `\\x` before each value is read as a byte and left out."""
-    plain = pc.match_substring_regex(texts, _BYTEA).fill_null(False)
-    digits = pc.if_else(plain, texts, b"\\x")
-    nibbles = _NIBBLES[text_bytes(digits)]
-    octets = np.bitwise_or(nibbles[0::2] << 4, nibbles[1::2], dtype=np.uint8)
-    bounds = (text_offsets(digits) - text_offsets(digits)[0]) // 2
-    values = pick(octets, bounds[:-1] + 1, bounds[1:])
+def _to_binary(texts: Array) -> Array:
+    try:
+        return _unhexlify(texts, texts.is_valid())
+    except ValueError:
+        return _unhexlify(texts, pc.match_substring_regex(texts, _BYTEA).fill_null(False))
+
+
+def _unhexlify(texts: Array, plain: Array) -> Array:
+    """Hexadecimal to bytes, for the values that are `plain`; ValueError if one of them is not.
+
+    All values are read as one run: as each has an even length, the digits of a byte stay together.
+    The `\\x` before each value is read as a byte of its own and left out.
+    """
+    texts = pc.if_else(plain, texts, b"\\x")
+    run, offsets = text_bytes(texts).copy(), text_offsets(texts)
+    starts, sizes = offsets[:-1], np.diff(offsets)
+    if (sizes < 2).any() or (sizes % 2).any():
+        raise ValueError("a value without pairs of digits")
+    if (run[starts] != ord("\\")).any() or (run[starts + 1] != ord("x")).any():
+        raise ValueError("a value of another format")
+    run[starts] = run[starts + 1] = ord("0")
+    octets = np.frombuffer(unhexlify(run.data), dtype=np.uint8)
+    values = pick(octets, starts // 2 + 1, offsets[1:] // 2)
     return with_validity(values, plain.to_numpy(zero_copy_only=False))
