@@ -14,10 +14,15 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
 from tailrace.spark.session import spark_session
 from tests.server import FAST_SETTINGS, Database, Server, ServerFactory
+
+# Time never decides a test: the machine may be busy with others.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 _SERVER_FIXTURES = {"database", "postgres", "postgres_server", "server_dir", "spark"}
 

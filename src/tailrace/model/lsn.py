@@ -14,6 +14,7 @@ ERA_SHIFT: Final = 56
 ERA_MAX: Final = 127
 WAL_MASK: Final = (1 << ERA_SHIFT) - 1
 
+_HEX16 = re.compile(r"[0-9A-F]{16}")
 _TEXT = re.compile(r"(?:(\d{1,3})@)?([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
 
@@ -47,7 +48,7 @@ class Lsn(int):
     @classmethod
     def from_hex16(cls, text: str) -> Self:
         """Read the 16 hex digits used in object names."""
-        if len(text) != 16:
+        if _HEX16.fullmatch(text) is None:
             raise ValueError(f"not 16 hex digits: {text!r}")
         return cls(int(text, 16))
 

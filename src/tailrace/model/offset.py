@@ -57,9 +57,12 @@ class Offset:
     @classmethod
     def from_dict(cls, value: dict[str, int]) -> Self:
         """Read what `to_dict` wrote; raises ValueError."""
-        if value.get("v") != _VERSION:
-            raise ValueError(f"not an offset of version {_VERSION}: {value!r}")
-        return cls(Lsn(value["lsn"]), value["ord"])
+        match value:
+            case {"v": version, "lsn": int(lsn), "ord": int(ordinal)} if (
+                version == _VERSION and lsn >= 0
+            ):
+                return cls(Lsn(lsn), ordinal)
+        raise ValueError(f"not an offset of version {_VERSION}: {value!r}")
 
     def to_json(self) -> str:
         """`to_dict` as canonical text."""
