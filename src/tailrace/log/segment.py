@@ -60,11 +60,15 @@ def encode(header: Header, frames: Frames) -> pa.Buffer:
 def decode(data: bytes | pa.Buffer, *, key: str) -> Segment:
     """Read a whole segment and check it; raises SegmentCorrupt."""
     try:
-        with pa.ipc.open_file(pa.py_buffer(data)) as reader:
+        buffer = pa.py_buffer(data)
+        head = pa.ipc.read_schema(buffer.slice(len(_MAGIC)))
+        with pa.ipc.open_file(buffer) as reader:
             schema = reader.schema
             batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _corrupt(key, "is not a whole Arrow file") from error
+    if not head.equals(schema, check_metadata=True):
+        raise _corrupt(key, "has a head and a foot that differ")
     if len(batches) != 1 or not schema.remove_metadata().equals(ARROW_SCHEMA):
         raise _corrupt(key, "does not have the log's columns")
     header = _header(schema, key)
