@@ -57,7 +57,8 @@ def spark_session(
 ) -> SparkSession:
     """Return the session that exists, else build one.
 
-    `master` None leaves the choice to spark-submit. `packages` are Maven coordinates to load.
+    `master` None leaves it to spark-submit or Spark's own configuration. `packages` are Maven
+    coordinates to load.
     `work_dir` holds what Spark writes for itself, until it ends.
     """
     if (present := _present_session()) is not None:
