@@ -17,7 +17,7 @@ from tailrace.embedded import EmbeddedPostgres, StopMode
 
 _numbers = count(1)
 
-FAST_SETTINGS = {"fsync": "off", "shared_buffers": "32MB"}
+FAST_SETTINGS = {"fsync": "off", "shared_buffers": "32MB", "max_prepared_transactions": "8"}
 """Safe even for tests that kill the server: only the death of the machine loses unsynced data."""
 
 

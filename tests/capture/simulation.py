@@ -210,7 +210,7 @@ class Simulation:
             messages.append(data(OUTSIDE, self.server.decoded()))
         self.process.core.receive(messages, self.now)
         if self.random.random() < 0.7:
-            self.process.core.drained()
+            self.process.core.drained(self.now)
         self.poll()
 
     def poll(self) -> None:
@@ -290,7 +290,7 @@ class Simulation:
                 self.take(step)
             if self.process is not None and not self.server.queue:
                 self.process.core.receive([keepalive(self.server.wal.end)], self.now)
-                self.process.core.drained()
+                self.process.core.drained(self.now)
             self.now += 1
             self.take(self.tick)
         assert self.server.confirmed == self.server.wal.end, "it does not drain"

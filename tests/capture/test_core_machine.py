@@ -71,7 +71,7 @@ class CoreMachine(RuleBasedStateMachine):
         sent, self.to_send = self.to_send[:count], self.to_send[count:]
         self.core.receive(sent, self.now)
         if is_all:
-            self.core.drained()
+            self.core.drained(self.now)
         self.poll()
 
     @precondition(lambda self: self.core.wants_input)
@@ -82,7 +82,7 @@ class CoreMachine(RuleBasedStateMachine):
         if self.to_send and self.to_send[0][25:26] != b"B":
             position += ahead
         self.core.receive([keepalive(position, wants_reply=wants_reply)], self.now)
-        self.core.drained()
+        self.core.drained(self.now)
         self.poll()
 
     @precondition(lambda self: not self.to_send or self.to_send[0][25:26] == b"B")
@@ -124,7 +124,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule()
     def drained(self) -> None:
-        self.core.drained()
+        self.core.drained(self.now)
         self.poll()
 
     @rule(
@@ -202,7 +202,7 @@ class CoreMachine(RuleBasedStateMachine):
                 if not self.to_send:
                     sent = [*sent, keepalive(self.wal.end)]
                 self.core.receive(sent, self.now)
-                self.core.drained()
+                self.core.drained(self.now)
                 self.poll()
             if self.job is not None:
                 self.store()

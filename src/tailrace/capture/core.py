@@ -5,9 +5,9 @@ segment moves it once its writer says that it is stored. A keepalive's position 
 transaction was open when it came and all that came before it is durable, and only after a progress
 object holding it is stored. It never goes back.
 
-The shell calls `receive` with what it read, `drained` when there is no more to read, `stored` when
-the writer has finished a job, and `poll` after each of these and whenever `wake_at` has come. One
-job is under way at a time.
+The shell calls `receive` with what it read, `drained` when it looked and found no more, `stored`
+when the writer has finished a job, and `poll` after each of these and whenever `wake_at` has come.
+One job is under way at a time.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class Core:
         self._complete = FrameBuffer()
         self._complete_at = now
         self._is_drained = True
+        self._drained_at = now
         self._is_stopping = False
         self._queue: deque[Seal | StorePart | DiscardParts] = deque()
         self._queue_bytes = 0
@@ -85,9 +86,10 @@ class Core:
         except Rejected as rejected:
             self._close = rejected.reason
 
-    def drained(self) -> None:
-        """There is nothing more to read at the moment."""
+    def drained(self, now: float) -> None:
+        """There was nothing more to read at this moment."""
         self._is_drained = True
+        self._drained_at = now
 
     def stored(self, now: float) -> None:
         """The job under way is done and durable."""
@@ -243,7 +245,8 @@ class Core:
         if not self.wants_input:
             self._heard_at, self._asked_at = now, None
         elif self._asked_at is not None:
-            if now >= self._asked_at + limits.receive_timeout_s / 2:
+            # Not `now`: if we were held up ourselves, the answer may wait to be read.
+            if self._drained_at >= self._asked_at + limits.receive_timeout_s / 2:
                 self._close = self._close or CloseReason.SILENT
         elif now >= self._heard_at + limits.receive_timeout_s / 2:
             self._asked_at, self._is_asking = now, True

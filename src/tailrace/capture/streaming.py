@@ -78,14 +78,17 @@ class Streaming:
                 self._metrics.sealed(header)
         if is_reading and (self._has_more or self._connection.fileno() in files):
             self._read()
+        elif is_reading:
+            self._core.drained(time.monotonic())
 
     def _read(self) -> None:
         messages, is_all = self._connection.read(READ_BYTES)
         self._has_more = not is_all
+        now = time.monotonic()
         if messages:
-            self._core.receive(messages, time.monotonic())
+            self._core.receive(messages, now)
         if is_all:
-            self._core.drained()
+            self._core.drained(now)
 
     def _carry_out(self, action: Action) -> None:
         match action:
