@@ -198,8 +198,9 @@ MISTAKES = {
         "tailrace.yaml:2: source.name has no value",
         "leave the key",
     ),
-    "source name": ("source: {name: Main DB}", '"Main DB" is not a source\'s name', "a-z"),
-    "long source name": (f"source: {{name: {'a' * 41}}}", "is not a source's name", "40"),
+    "source name": ("source: {name: Main DB}", '"Main DB" is not a source\'s name', "lower-case"),
+    "long source name": (f"source: {{name: {'a' * 47}}}", "is not a source's name", "46"),
+    "reserved name": ("source: {name: a_buffers}", '"a_buffers" is not a source', "not end in"),
     "a stream called sink": (
         "streams: {sink: {tables: [orders]}}",
         'streams.sink.tables[0] "orders" is not a table pattern',

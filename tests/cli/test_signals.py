@@ -30,14 +30,6 @@ def test_the_handlers_are_put_back(number: signal.Signals) -> None:
     assert signal.getsignal(number) == before
 
 
-def test_the_handlers_can_be_taken_again_after_someone_else_took_them() -> None:
-    with StopSignals() as stop:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        stop.install()
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stop.event.wait(10)
-
-
 @BOTH
 def test_the_second_signal_ends_a_process_that_does_not_listen(number: signal.Signals) -> None:
     script = (

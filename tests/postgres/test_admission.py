@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tailrace.errors import ConfigError, SourceError
-from tailrace.postgres.admission import Finding, Severity, check, is_blocked
+from tailrace.postgres.admission import Finding, Severity, check, is_blocked, require_tables
 from tailrace.postgres.catalog import tables_matching
 from tailrace.postgres.publication import add_table, create_publication
 from tailrace.postgres.quote import SourceNames
@@ -63,14 +63,21 @@ def test_a_table_meant_twice_is_found_once(app: Connection, capture: Connection)
     assert _subjects(_check(capture, "app.*", "app.bad")) == ["app.bad"]
 
 
-def test_a_pattern_without_a_table_is_a_blocker_with_the_nearest_name(
+def test_a_name_without_a_table_is_a_blocker_with_the_nearest_name(
     app: Connection, capture: Connection
 ) -> None:
     app.execute("CREATE TABLE orders (a int PRIMARY KEY)")
-    wrong, missing = _check(capture, "app.order", "nowhere.*")
+    (wrong,) = _check(capture, "app.order")
     assert (wrong.severity, wrong.subject) == (Severity.BLOCKER, "app.order")
     assert wrong.fix == "did you mean app.orders?"
-    assert (missing.severity, missing.subject) == (Severity.BLOCKER, "nowhere.*")
+    with pytest.raises(ConfigError, match=r"app\.order matches no table"):
+        require_tables(capture, ["app.orders", "app.order"])
+
+
+def test_a_wildcard_without_a_table_may_find_one_later(capture: Connection) -> None:
+    (missing,) = _check(capture, "nowhere.*")
+    assert (missing.severity, missing.subject) == (Severity.WARNING, "nowhere.*")
+    require_tables(capture, ["nowhere.*"])
 
 
 def test_a_wildcard_passes_over_views_and_leaves_and_a_name_does_not(

@@ -19,14 +19,19 @@ def capture(config: ConfigFile = None, verbose: Verbose = False) -> None:
     from tailrace.cli.signals import StopSignals
     from tailrace.cli.source import source_dsn
     from tailrace.cli.wiring import capture_settings
+    from tailrace.postgres.admission import require_tables
+    from tailrace.postgres.session import connect
     from tailrace.storage import open_store
 
     settings = load(config)
-    with StopSignals() as signals, source_dsn(settings) as dsn:
+    store = open_store(settings.log.url)
+    with StopSignals() as signals:
         stop_with_parent(signals.event)
-        metrics = Metrics(settings.source.name)
-        if settings.capture.metrics_port is not None:
-            metrics.serve("127.0.0.1", settings.capture.metrics_port)
-        store = open_store(settings.log.url)
-        told = capture_settings(settings, dsn)
-        Daemon(told, store, metrics=metrics, stop=signals.event).run()
+        with source_dsn(settings) as dsn:
+            with connect(dsn) as conn:
+                require_tables(conn, settings.capture.tables)
+            metrics = Metrics(settings.source.name)
+            if settings.capture.metrics_port is not None:
+                metrics.serve("127.0.0.1", settings.capture.metrics_port)
+            told = capture_settings(settings, dsn)
+            Daemon(told, store, metrics=metrics, stop=signals.event).run()

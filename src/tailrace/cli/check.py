@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
+from typing import TYPE_CHECKING
 
 import typer
 
 from tailrace.cli.options import AsJson, ConfigFile, Verbose
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from tailrace.postgres.finding import Finding
+
 
 def check(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose = False) -> None:
     """Look for what would keep capture from working; each finding comes with its cure.
 
-    Changes nothing. Exit status 1 if a finding is a blocker.
+    Changes nothing. A blocker keeps its subject from being captured, and exit status 1 tells that
+    there is one. A table that is blocked never keeps out the others.
 
     Example: tailrace check --config tailrace.yaml
     """
     from rich.console import Console
-    from rich.table import Table
 
     from tailrace.cli.config import load
+    from tailrace.cli.json_text import json_text
     from tailrace.cli.source import source_dsn
     from tailrace.cli.wiring import source_names
     from tailrace.postgres.admission import check as find
@@ -31,13 +38,24 @@ def check(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose =
     with source_dsn(settings) as dsn, connect(dsn) as conn:
         findings = find(conn, names=source_names(settings), patterns=settings.capture.tables)
     if as_json:
-        typer.echo(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
+        typer.echo(json_text(findings, indent=2))
     elif not findings:
         typer.echo("nothing found: capture can start")
     else:
-        table = Table("", "about", "finding", "cure")
-        for finding in findings:
-            table.add_row(finding.severity, finding.subject, finding.message, finding.fix)
-        Console().print(table)
+        Console().print(_table(findings))
     if is_blocked(findings):
         raise typer.Exit(1)
+
+
+def _table(findings: Sequence[Finding]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    styles = {"blocker": "bold red", "warning": "yellow", "info": "dim"}
+    table = Table("", "about", "finding", "cure", show_lines=True)
+    for each in findings:
+        # As text: a name or a cure may hold what looks like markup.
+        cells = (each.subject, each.message, each.fix)
+        severity = Text(each.severity, styles[each.severity])
+        table.add_row(severity, *(Text(cell, overflow="fold") for cell in cells))
+    return table

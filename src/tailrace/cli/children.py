@@ -11,27 +11,33 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 STOP_TIMEOUT_S: Final = 20.0
 _MARK: Final = "TAILRACE_CHILD"
+_ERROR: Final = "error: "
 
 
 class Child:
-    """One running command."""
+    """One running command. What it says goes to the terminal, or into the file `log`."""
 
-    def __init__(self, name: str, arguments: Sequence[str], *, log: Path | None = None) -> None:
+    def __init__(
+        self, name: str, arguments: Sequence[str], *, log: Path | None, pass_fds: Sequence[int]
+    ) -> None:
         self.name = name
         self.log = log
         output = log.open("ab") if log is not None else None
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tailrace.cli.main", *arguments],
+            [sys.executable, "-m", "tailrace.cli.main", name, *arguments],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
             env={**os.environ, _MARK: "1"},
+            pass_fds=pass_fds,
             # Ctrl-C is for the parent, which stops its children in the right order.
             start_new_session=True,
         )
@@ -40,21 +46,72 @@ class Child:
 
     @property
     def status(self) -> int | None:
-        """The exit status, or None while it runs."""
+        """The exit status, or minus the signal that killed it; None while it runs."""
         return self._process.poll()
 
-    def stop(self) -> int:
-        """Ask it to end, then make it; returns the exit status."""
+    @property
+    def error(self) -> str:
+        """Why it has ended: its own last word, as far as it is in the log."""
+        lines = self.log.read_text(errors="replace").splitlines() if self.log is not None else []
+        said = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
+        if said:
+            return f"{self.name} has failed: {said[-1]}"
+        if self.status is not None and self.status < 0:
+            return f"{self.name} was killed by {signal.Signals(-self.status).name}"
+        return f"{self.name} has ended"
+
+    def ask_to_stop(self) -> None:
+        """Ask it to end, and do not wait."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
+
+    def make_stop(self) -> None:
+        """Wait for its end; one that takes too long is killed."""
+        assert self._process.stdin is not None
         try:
-            return self._process.wait(STOP_TIMEOUT_S)
+            self._process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            return self._process.wait()
+            self._process.wait()
         finally:
-            assert self._process.stdin is not None
             self._process.stdin.close()
+
+
+class Children:
+    """`with Children() as children: children.start("capture") …`; all end with the block."""
+
+    def __init__(self) -> None:
+        self._children: list[Child] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for child in self._children:
+            child.ask_to_stop()
+        for child in self._children:
+            child.make_stop()
+
+    def start(
+        self,
+        name: str,
+        arguments: Sequence[str] = (),
+        *,
+        log: Path | None = None,
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        """Start one more command; see `Child`."""
+        self._children.append(Child(name, arguments, log=log, pass_fds=pass_fds))
+
+    @property
+    def ended(self) -> Child | None:
+        """The first that runs no more."""
+        return next((child for child in self._children if child.status is not None), None)
 
 
 def stop_with_parent(stop: threading.Event) -> None:
@@ -66,5 +123,8 @@ def stop_with_parent(stop: threading.Event) -> None:
         while os.read(sys.stdin.fileno(), 1024):
             pass
         stop.set()
+        # Nobody is left to make us end if something hangs.
+        time.sleep(STOP_TIMEOUT_S)
+        os._exit(1)
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()

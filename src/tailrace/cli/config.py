@@ -151,7 +151,7 @@ class Stream(Section):
 
     tables: TablePatterns = ("public.*",)
     sink: Sink = DeltaSink()
-    trigger_interval: Duration = timedelta(seconds=1)
+    trigger_interval: Duration = timedelta(milliseconds=200)
     max_changes_per_batch: Annotated[Count, Field(ge=1)] | None = None
     max_bytes_per_batch: Size | None = None
 

@@ -24,7 +24,7 @@ def demo(
     writers: Annotated[int, typer.Option("--writers", min=1, max=64, help="Connections.")] = 4,
     rate: Annotated[
         float, typer.Option("--rate", min=1, help="Transactions per second in all.")
-    ] = 400,
+    ] = 200,
     verbose: Verbose = False,
 ) -> None:
     """Try everything: Postgres, a busy shop, capture, Spark, Delta; then prove source = lake.

@@ -2,46 +2,49 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-import psycopg
 from rich.console import Console
 
-from tailrace.cli.children import Child
+from tailrace.cli.children import Children
+from tailrace.cli.gauges import STREAM, Gauges
 from tailrace.cli.proof import prove, show
-from tailrace.cli.proof.lake import LakeTable
-from tailrace.cli.screen import DemoFrame, Screen, TableRows
+from tailrace.cli.screen import Screen
 from tailrace.cli.shop import TABLES, Writers, create, stock
 from tailrace.embedded import EmbeddedPostgres
+from tailrace.embedded.lock import acquire
 from tailrace.errors import TailraceError
+from tailrace.model import Lsn
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.server import wal_position
 from tailrace.postgres.session import Connection, connect
-from tailrace.status import Report, gather
+from tailrace.status import Report
 from tailrace.storage import open_store
 
-START_TIMEOUT_S: Final = 180.0
-REST_TIMEOUT_S: Final = 180.0
+START_TIMEOUT_S: Final = 300.0
+REST_TIMEOUT_S: Final = 300.0
 _FRAME_S: Final = 0.5
-_NAME: Final = "demo"
+_SOURCE: Final = "demo"
 
-_CONFIG: Final = """\
+_CONFIG: Final = f"""\
 # Written by `tailrace demo`.
-source: {name: demo}
-log: {url: "file:.tailrace/log"}
-capture: {tables: ["public.*"]}
+source: {{name: {_SOURCE}}}
+log: {{url: "file:.tailrace/log"}}
+capture: {{tables: ["public.*"]}}
 streams:
-  lake: {tables: ["public.*"], sink: {type: delta, path: ./lake, mode: upsert}}
+  {STREAM}: {{tables: ["public.*"], sink: {{type: delta, path: ./lake, mode: upsert}}}}
 """
 
 
 class Demonstration:
-    """One run, in one directory."""
+    """One run, in one directory. `stop` ends the writing early, or the start."""
 
     def __init__(self, console: Console, directory: Path, stop: threading.Event) -> None:
         self._console = console
@@ -49,92 +52,69 @@ class Demonstration:
         self._lake = directory / "lake"
         self._config = directory / "tailrace.yaml"
         self._stop = stop
-        self._names = SourceNames.of(_NAME)
-        self._began = time.monotonic()
-        self._last_report: Report | None = None
 
     def run(self, seconds: float | None, *, writers: int, rate: float) -> bool:
-        """Returns whether every lake table equals its source."""
-        self._clear()
+        """Returns whether every lake table equals its source; `seconds` None writes until told to
+        stop.
+        """
         with ExitStack() as stack:
-            self._console.print("starting postgres, capture and spark", style="dim")
-            server = EmbeddedPostgres(self._directory / ".tailrace" / "postgres")
-            dsn = stack.enter_context(server).dsn
+            lock = stack.enter_context(_locked(self._directory))
+            self._clear()
+            self._say("starting postgres")
+            dsn = stack.enter_context(EmbeddedPostgres(self._postgres)).dsn
             conn = stack.enter_context(connect(dsn))
             create(conn)
-            children = [self._child(stack, name) for name in ("capture", "pipeline")]
-            if not self._await_start(conn, children):
+            children = stack.enter_context(Children())
+            for name in ("capture", "pipeline"):
+                log = self._directory / f"{name}.log"
+                children.start(name, ["--config", str(self._config)], log=log, pass_fds=[lock])
+            course = _Course(self._gauges(conn), children, self._stop)
+            if not self._open(course, conn):
+                self._say("stopped during the start: there is nothing to prove")
                 return False
-            stock(conn)
             with Screen(self._console) as screen:
                 shop = Writers(dsn, count=writers, rate=rate)
-                self._write(shop, screen, conn, children, seconds)
-                is_at_rest = self._rest(shop, screen, conn, children)
-            return is_at_rest and self._prove(dsn)
+                course.write(shop, screen, seconds)
+                course.rest(shop, screen, end=wal_position(conn))
+            return self.prove(dsn)
+
+    @property
+    def _postgres(self) -> Path:
+        return self._directory / ".tailrace" / "postgres"
+
+    def _gauges(self, conn: Connection) -> Gauges:
+        store = open_store(f"file:{self._directory / '.tailrace' / 'log'}")
+        return Gauges(conn, SourceNames.of(_SOURCE), store, lake=self._lake, tables=TABLES)
 
     def _clear(self) -> None:
         """Make room, but only where a demo has been before or nothing is."""
         directory = self._directory
-        if directory.exists() and any(directory.iterdir()) and not self._config.exists():
+        if directory.exists() and any(directory.iterdir()) and not self._is_ours():
             raise TailraceError(
                 f"{directory} is not empty, and not a demo's",
                 hint="choose another directory with --dir",
             )
-        if (directory / ".tailrace" / "postgres").exists():
-            EmbeddedPostgres(directory / ".tailrace" / "postgres").destroy()
+        if self._postgres.exists():
+            EmbeddedPostgres(self._postgres).destroy()
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         self._config.write_text(_CONFIG, encoding="utf-8")
 
-    def _child(self, stack: ExitStack, name: str) -> Child:
-        log = self._directory / f"{name}.log"
-        child = Child(name, [name, "--config", str(self._config)], log=log)
-        stack.callback(child.stop)
-        return child
+    def _is_ours(self) -> bool:
+        mark, _, _ = _CONFIG.partition("\n")
+        return self._config.is_file() and self._config.read_text(errors="replace").startswith(mark)
 
-    def _await_start(self, conn: Connection, children: list[Child]) -> bool:
-        """Wait until the tables are captured; Spark may take longer, the log keeps everything."""
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._stop.wait(0.1):
-            self._must_run(children)
-            if len(self._report(conn).source.tables) == len(TABLES):
-                return True
-            if time.monotonic() > deadline:
-                raise TailraceError("capture did not start in time", hint=_logs(children))
-        return False
+    def _open(self, course: _Course, conn: Connection) -> bool:
+        """Start capture and Spark with a first delivery; False if told to stop."""
+        with self._waiting("starting capture"):
+            if not course.wait(lambda report: len(report.source.tables) == len(TABLES)):
+                return False
+        stock(conn)
+        with self._waiting("starting spark, which takes a while; the log keeps every change"):
+            return course.wait(lambda report: report.streams[0].lag_bytes == 0)
 
-    def _write(
-        self,
-        shop: Writers,
-        screen: Screen,
-        conn: Connection,
-        children: list[Child],
-        seconds: float | None,
-    ) -> None:
-        self._began = time.monotonic()
-        with shop:
-            while not self._stop.wait(_FRAME_S):
-                self._must_run(children)
-                screen.show(self._frame("writing", shop, conn))
-                if seconds is not None and time.monotonic() - self._began >= seconds:
-                    break
-
-    def _rest(self, shop: Writers, screen: Screen, conn: Connection, children: list[Child]) -> bool:
-        """Wait until the log has everything that is committed, and the lake everything logged."""
-        deadline = time.monotonic() + REST_TIMEOUT_S
-        end = wal_position(conn)
-        while True:
-            self._must_run(children)
-            screen.show(self._frame("coming to rest", shop, conn))
-            report = self._report(conn)
-            lake = report.streams[0]
-            if (report.log.tip or 0) >= end and lake.lag_bytes == 0:
-                return True
-            if time.monotonic() > deadline:
-                raise TailraceError("the lake did not come to rest in time", hint=_logs(children))
-            time.sleep(_FRAME_S)
-
-    def _prove(self, dsn: str) -> bool:
+    def prove(self, dsn: str) -> bool:
+        """Compare every lake table with its source, and show what came of it."""
         proofs = prove(dsn, str(self._lake), TABLES)
         self._console.print(show(proofs))
         is_equal = all(proof.equal for proof in proofs)
@@ -147,66 +127,89 @@ class Demonstration:
 
     def _print_next(self) -> None:
         path = self._lake / "public" / "orders"
+        config = self._config
         self._console.print(
-            "\nthe lake holds plain Delta tables; any Delta reader opens them:\n"
-            f"  python -c \"import deltalake; print(deltalake.DeltaTable('{path}')"
-            '.to_pyarrow_table().slice(0, 5).to_pylist())"\n'
-            "the log keeps every change:\n"
-            f"  tailrace log cat --config {self._config} --table public.orders --limit 5\n"
-            f"  tailrace log verify --config {self._config}\n"
-            "go on with it:\n"
-            f"  tailrace run --config {self._config}",
+            "\nThe lake holds plain Delta tables, which any Delta reader opens:\n"
+            '  python -c "import deltalake as d;'
+            f" print(d.QueryBuilder().register('o', d.DeltaTable('{path}'))"
+            ".execute('select status, count(*) from o group by 1').read_all())\"\n"
+            "The log keeps every change:\n"
+            f"  tailrace log cat --config {config} --table public.orders --limit 5\n"
+            f"  tailrace log verify --config {config}\n"
+            "Go on with it, and see how it is doing:\n"
+            f"  tailrace run --config {config}\n"
+            f"  tailrace status --config {config}",
             markup=False,
             highlight=False,
             soft_wrap=True,
         )
 
-    def _report(self, conn: Connection) -> Report:
-        store = open_store(f"file:{self._directory / '.tailrace' / 'log'}")
-        return gather(conn.info.dsn, self._names, store, ["lake"])
+    def _say(self, text: str) -> None:
+        self._console.print(text, style="dim", highlight=False)
 
-    def _frame(self, phase: str, shop: Writers, conn: Connection) -> DemoFrame:
-        report = self._report(conn)
-        written = shop.written
-        elapsed_s = time.monotonic() - self._began
-        return DemoFrame(
-            phase=phase,
-            elapsed_s=elapsed_s,
-            transactions=written.transactions,
-            changes=written.changes,
-            changes_per_s=written.changes / max(elapsed_s, 0.001),
-            lag_ms=None,
-            segments=report.log.object_count,
-            log_bytes=report.log.stored_bytes,
-            wal_retained_bytes=report.source.retained_wal_bytes,
-            tables=tuple(self._rows(conn, table) for table in TABLES),
-            trouble=shop.trouble,
-        )
-
-    def _rows(self, conn: Connection, table: str) -> TableRows:
-        return TableRows(
-            table.removeprefix("public."), _count(conn, table), self._lake_count(table)
-        )
-
-    def _lake_count(self, table: str) -> int | None:
-        with suppress(Exception):
-            opened = LakeTable.open(str(self._lake.joinpath(*table.split("."))))
-            return None if opened is None else opened.count()
-        return None
-
-    def _must_run(self, children: list[Child]) -> None:
-        for child in children:
-            if child.status is not None:
-                raise TailraceError(f"{child.name} has ended", hint=_logs([child]))
+    @contextmanager
+    def _waiting(self, text: str) -> Iterator[None]:
+        if not self._console.is_terminal:
+            self._say(text)
+        with self._console.status(text):
+            yield
 
 
-def _count(conn: Connection, table: str) -> int:
-    schema, name = table.split(".")
-    query = psycopg.sql.SQL("SELECT count(*) FROM {}").format(psycopg.sql.Identifier(schema, name))
-    row = conn.execute(query).fetchone()
-    assert row is not None
-    return int(row[0])
+class _Course:
+    """What happens once everything has been started; each step fails if a child does."""
+
+    def __init__(self, gauges: Gauges, children: Children, stop: threading.Event) -> None:
+        self._gauges = gauges
+        self._children = children
+        self._stop = stop
+
+    def wait(self, is_ready: Callable[[Report], bool]) -> bool:
+        """Wait until everything is ready; False if told to stop."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not is_ready(self._report()):
+            if time.monotonic() > deadline:
+                raise TailraceError(f"nothing was ready after {START_TIMEOUT_S:.0f} s")
+            if self._stop.wait(_FRAME_S):
+                return False
+        return True
+
+    def write(self, shop: Writers, screen: Screen, seconds: float | None) -> None:
+        """Let the shop trade, until its time is over or we are told to stop."""
+        deadline = float("inf") if seconds is None else time.monotonic() + seconds
+        with shop:
+            while time.monotonic() < deadline and not self._stop.is_set():
+                report = self._report()
+                screen.show(self._gauges.frame("writing", report, shop.written, shop.trouble))
+                self._stop.wait(_FRAME_S)
+
+    def rest(self, shop: Writers, screen: Screen, *, end: Lsn) -> None:
+        """Wait until the log has everything up to `end`, and the lake everything logged."""
+        deadline = time.monotonic() + REST_TIMEOUT_S
+        while True:
+            report = self._report()
+            is_at_rest = (report.log.tip or 0) >= end and report.streams[0].lag_bytes == 0
+            phase = "at rest" if is_at_rest else "coming to rest"
+            screen.show(self._gauges.frame(phase, report, shop.written, ""))
+            if is_at_rest:
+                return
+            if time.monotonic() > deadline:
+                raise TailraceError(f"the lake was not at rest after {REST_TIMEOUT_S:.0f} s")
+            time.sleep(_FRAME_S)
+
+    def _report(self) -> Report:
+        child = self._children.ended
+        if child is not None:
+            raise TailraceError(child.error, hint=f"see {child.log}")
+        return self._gauges.report()
 
 
-def _logs(children: list[Child]) -> str:
-    return "see " + " and ".join(str(child.log) for child in children)
+@contextmanager
+def _locked(directory: Path) -> Iterator[int]:
+    """A demo's children may outlive it for a moment; they share this lock, so that the next demo
+    waits for them before it clears the directory.
+    """
+    lock = acquire(directory.with_name(f"{directory.name}.lock"))
+    try:
+        yield lock
+    finally:
+        os.close(lock)

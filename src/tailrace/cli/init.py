@@ -44,7 +44,7 @@ streams:                          # each one delivers some tables to one sink
       path: ./lake
       mode: upsert                # upsert: the table as it is now; append: every change
       engine: auto                # delta-spark where it is set up, else deltalake
-    trigger_interval: 1s
+    trigger_interval: 200ms       # how often to look for new changes
     # max_changes_per_batch: 100000
     # max_bytes_per_batch: 64MiB
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,44 +11,49 @@ from tailrace.cli.options import AsJson, ConfigFile, Verbose
 from tailrace.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tailrace.log import Header, Reader
     from tailrace.model import Offset
+    from tailrace.postgres.pattern import TablePattern
 
 log = typer.Typer(help="Look into the change log.", no_args_is_help=True)
 
 _From = Annotated[
-    str, typer.Option("--from", metavar="POSITION", help="earliest, or 0/16B3748, or 0/16B3748:3.")
+    str,
+    typer.Option(
+        "--from", metavar="POSITION", help="Start after this: earliest, 0/16B3748 or 0/16B3748:3."
+    ),
 ]
 
 
 @log.command("ls")
 def ls(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose = False) -> None:
-    """List the segments.
+    """List the segments in order, with the changes of each table; as JSON, one object a line.
 
     Example: tailrace log ls --json
     """
     from tailrace.cli.config import load
+    from tailrace.cli.json_text import json_text
     from tailrace.log import Reader
     from tailrace.model import Offset
     from tailrace.storage import open_store
 
     reader = Reader(open_store(load(config).log.url))
     for link in reader.walk(Offset.whole(reader.begin())):
-        header = link.header
-        tables = {use.relation.qualified: 0 for use in header.relations}
-        for use in header.relations:
-            tables[use.relation.qualified] += use.change_count
+        header, tables = link.header, _counts(link.header)
         if as_json:
             value = {
                 "key": link.key,
-                "start": str(header.start),
-                "end": str(header.end),
+                "start": header.start,
+                "end": header.end,
                 "transactions": header.transaction_count,
                 "changes": header.change_count,
                 "bytes": link.data_bytes,
                 "parts": len(header.parts),
                 "tables": tables,
             }
-            typer.echo(json.dumps(value))
+            typer.echo(json_text(value))
         else:
             counted = " ".join(f"{name}={count}" for name, count in tables.items())
             typer.echo(f"{header.start} … {header.end}  {link.key}  {counted}")
@@ -66,35 +71,24 @@ def cat(
 
     Example: tailrace log cat --table public.orders --limit 5
     """
+    from itertools import islice
+
     from tailrace.cli.config import load
+    from tailrace.cli.json_text import json_text
     from tailrace.log import Reader
-    from tailrace.log.plan import pieces
-    from tailrace.model import Offset, Relation
+    from tailrace.model import Offset
     from tailrace.postgres.pattern import TablePattern
-    from tailrace.spark.planning import decode_pieces
     from tailrace.storage import open_store
 
     pattern = TablePattern.parse(table)
     reader = Reader(open_store(load(config).log.url))
-
-    def wanted(relation: Relation) -> bool:
-        return pattern.matches(relation.schema, relation.name)
-
     after = Offset.whole(reader.begin()) if start == "earliest" else _position(start)
-    upto = Offset.whole(reader.tip().segment_end)
-    left = limit
-    for piece in pieces(reader, after, upto, wanted=wanted):
-        rows = [
-            {"_table": changes.relation.qualified, **row}
-            for changes in decode_pieces(reader.store, [piece], wanted, None)
-            for row in changes.rows.to_pylist()
-        ]
-        rows.sort(key=lambda row: (row["_commit_lsn"], row["_ordinal"]))
-        for row in rows[:left]:
-            typer.echo(json.dumps(row, default=str))
-        left -= min(left, len(rows))
-        if not left:
-            return
+    is_found = False
+    for row in islice(_rows(reader, after, pattern), limit):
+        is_found = True
+        typer.echo(json_text(row))
+    if not is_found:
+        typer.echo(f"the log has no change of {table} after {after}", err=True)
 
 
 @log.command("verify")
@@ -105,26 +99,29 @@ def verify(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose 
 
     Example: tailrace log verify
     """
-    import dataclasses
-
     from rich.console import Console
 
     from tailrace.cli.config import load
+    from tailrace.cli.json_text import json_text
     from tailrace.cli.quantity import show_size
+    from tailrace.log import Reader
     from tailrace.log.verify import Verification
     from tailrace.log.verify import verify as check
     from tailrace.storage import open_store
 
+    store = open_store(load(config).log.url)
+    Reader(store).begin()  # a log that is not there is an error, and no damage
     result = Verification()
     with Console(stderr=True).status("reading the log") as progress:
-        for result in check(open_store(load(config).log.url)):
+        for result in check(store):
             progress.update(f"{result.segment_count} segments, {show_size(result.data_bytes)}")
     if as_json:
-        typer.echo(json.dumps(dataclasses.asdict(result), default=str))
+        typer.echo(json_text(result))
     else:
         for problem in result.problems:
             typer.echo(problem)
-        verdict = f"{len(result.problems)} problems" if result.problems else "sound"
+        count = len(result.problems)
+        verdict = f"{count} problem{'s' if count > 1 else ''}" if count else "sound"
         typer.echo(
             f"{verdict}: {result.segment_count} segments, {result.transaction_count} transactions,"
             f" {result.change_count} changes, {show_size(result.data_bytes)},"
@@ -132,6 +129,34 @@ def verify(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose 
         )
     if result.problems:
         raise typer.Exit(1)
+
+
+def _counts(header: Header) -> dict[str, int]:
+    """The changes of each table; one that changed its shape is in the header more than once."""
+    counts: Counter[str] = Counter()
+    for use in header.relations:
+        counts[use.relation.qualified] += use.change_count
+    return dict(counts)
+
+
+def _rows(reader: Reader, after: Offset, pattern: TablePattern) -> Iterator[dict[str, object]]:
+    """The changes after a position, in order."""
+    from tailrace.log.plan import pieces
+    from tailrace.model import Offset, Relation
+    from tailrace.model.change import TEXT
+    from tailrace.spark.planning import decode_pieces
+
+    def wanted(relation: Relation) -> bool:
+        return pattern.matches(relation.schema, relation.name)
+
+    upto = Offset.whole(reader.tip().segment_end)
+    for piece in pieces(reader, after, upto, wanted=wanted):
+        rows = [
+            {"_table": changes.relation.qualified, **row, TEXT: dict(row[TEXT] or ()) or None}
+            for changes in decode_pieces(reader.store, [piece], wanted, None)
+            for row in changes.rows.to_pylist()
+        ]
+        yield from sorted(rows, key=lambda row: (row["_commit_lsn"], row["_ordinal"]))
 
 
 def _position(text: str) -> Offset:

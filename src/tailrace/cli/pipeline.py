@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,8 +12,15 @@ from tailrace.cli.options import ConfigFile, Verbose
 from tailrace.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql import SparkSession
+
     from tailrace.cli.config import Config
     from tailrace.cli.config import Stream as StreamSection
+    from tailrace.streams import Stream
+
+logger = logging.getLogger(__name__)
 
 
 def pipeline(
@@ -34,50 +42,64 @@ def pipeline(
     from tailrace.cli.children import stop_with_parent
     from tailrace.cli.config import load
     from tailrace.cli.signals import StopSignals
-    from tailrace.cli.wiring import sink_options
-    from tailrace.sinks import open_sink
-    from tailrace.spark.session import spark_session
     from tailrace.storage import open_store
-    from tailrace.streams import Pipeline, Stream
+    from tailrace.streams import Pipeline
     from tailrace.streams.record import StreamRecord
 
     settings = load(config)
-    chosen = {name: _find(name, settings) for name in stream or settings.streams}
+    chosen = _choose(settings, stream or settings.streams)
     store = open_store(settings.log.url)
-    if reset:
-        for name in chosen:
-            StreamRecord(store, name).forget()
     with StopSignals() as signals:
         stop_with_parent(signals.event)
-        work_dir = settings.directory / "spark"
-        spark = spark_session(
-            master=settings.spark.master,
-            app_name=f"tailrace {settings.source.name}",
-            packages=settings.spark.packages,
-            settings=settings.spark.settings,
-            work_dir=work_dir,
-        )
-        signals.install()
+        if reset:
+            for name in chosen:
+                StreamRecord(store, name).forget()
+        spark = _start_spark(settings)
         try:
-            streams = [
-                Stream(
-                    name=name,
-                    tables=told.tables,
-                    open_sink=partial(open_sink, sink_options(told), session=spark),
-                    trigger_s=told.trigger_interval.total_seconds(),
-                    changes_max=told.max_changes_per_batch,
-                    bytes_max=told.max_bytes_per_batch,
-                )
-                for name, told in chosen.items()
-            ]
-            typer.echo(f"spark ui: {spark.sparkContext.uiWebUrl}", err=True)
+            streams = [_stream(name, section, spark) for name, section in chosen.items()]
+            work_dir = settings.directory / "spark"
             Pipeline(streams, spark, store, work_dir=work_dir).run(signals.event)
         finally:
             spark.stop()
 
 
-def _find(name: str, settings: Config) -> StreamSection:
-    if name not in settings.streams:
-        known = ", ".join(settings.streams)
-        raise ConfigError(f"there is no stream {name}", hint=f"streams: {known}")
-    return settings.streams[name]
+def _choose(settings: Config, names: Iterable[str]) -> dict[str, StreamSection]:
+    if not settings.streams:
+        raise ConfigError(
+            "there is no stream to deliver", hint='streams: {lake: {tables: ["public.*"]}}'
+        )
+    for name in names:
+        if name not in settings.streams:
+            known = ", ".join(settings.streams)
+            raise ConfigError(f"there is no stream {name}", hint=f"one of: {known}")
+    return {name: settings.streams[name] for name in names}
+
+
+def _start_spark(settings: Config) -> SparkSession:
+    from tailrace.spark.session import spark_session
+
+    logger.info("starting spark master=%s", settings.spark.master)
+    spark = spark_session(
+        master=settings.spark.master,
+        app_name=f"tailrace {settings.source.name}",
+        packages=settings.spark.packages,
+        settings=settings.spark.settings,
+        work_dir=settings.directory / "spark",
+    )
+    logger.info("spark started ui=%s", spark.sparkContext.uiWebUrl)
+    return spark
+
+
+def _stream(name: str, section: StreamSection, spark: SparkSession) -> Stream:
+    from tailrace.sinks import open_sink
+    from tailrace.streams import Stream
+
+    options = {key: str(value) for key, value in section.sink.model_dump().items()}
+    return Stream(
+        name=name,
+        tables=section.tables,
+        open_sink=partial(open_sink, options, session=spark),
+        trigger_s=section.trigger_interval.total_seconds(),
+        changes_max=section.max_changes_per_batch,
+        bytes_max=section.max_bytes_per_batch,
+    )

@@ -70,6 +70,21 @@ def show_size(size: float) -> str:
     return f"{size / 1024:.1f} TiB"
 
 
+def show_duration(duration_s: float) -> str:
+    """Seconds for people.
+
+    >>> show_duration(0.25), show_duration(5), show_duration(7500)
+    ('250 ms', '5.0 s', '2.1 h')
+    """
+    if duration_s < 1:
+        return f"{duration_s * 1000:.0f} ms"
+    for unit, seconds in (("s", 60), ("min", 60), ("h", 24)):
+        if duration_s < seconds:
+            return f"{duration_s:.1f} {unit}"
+        duration_s /= seconds
+    return f"{duration_s:.1f} d"
+
+
 def _split(text: str, what: str) -> tuple[float, str]:
     match = _NUMBER.fullmatch(text.strip())
     if match is None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import typer
 
 from tailrace.cli.options import ConfigFile, Verbose
+from tailrace.errors import TailraceError
+
+if TYPE_CHECKING:
+    from tailrace.cli.children import Child
+
+_POLL_S: Final = 0.2
 
 
 def run(config: ConfigFile = None, verbose: Verbose = False) -> None:
@@ -17,24 +23,26 @@ def run(config: ConfigFile = None, verbose: Verbose = False) -> None:
 
     Example: tailrace init && tailrace run
     """
-    from tailrace.cli.children import Child, stop_with_parent
+    from tailrace.cli.children import Children
     from tailrace.cli.config import load
     from tailrace.cli.signals import StopSignals
     from tailrace.cli.source import source_dsn
 
     settings = load(config)
-    arguments = ["--config", str(Path(config).absolute())] if config is not None else []
-    with StopSignals() as signals, source_dsn(settings):
-        stop_with_parent(signals.event)
-        children: list[Child] = []
-        try:
-            for name in ("capture", "pipeline") if settings.streams else ("capture",):
-                children.append(Child(name, [name, *arguments, *(["-v"] if verbose else [])]))
-            while not signals.event.wait(0.2):
-                if any(child.status is not None for child in children):
-                    break
-        finally:
-            # The pipeline first: what capture still seals is delivered at the next start.
-            statuses = [child.stop() for child in reversed(children)]
-    if any(statuses):
-        raise typer.Exit(1)
+    arguments = [] if config is None else ["--config", str(config)]
+    if verbose:
+        arguments.append("--verbose")
+    with StopSignals() as signals, source_dsn(settings), Children() as children:
+        for name in ("capture", "pipeline") if settings.streams else ("capture",):
+            children.start(name, arguments)
+        while not signals.event.wait(_POLL_S):
+            if (child := children.ended) is not None:
+                _end_like(child)
+
+
+def _end_like(child: Child) -> NoReturn:
+    """It has said why on the terminal, unless it had no time to."""
+    assert child.status is not None
+    if child.status >= 0:
+        raise typer.Exit(child.status)
+    raise TailraceError(child.error, hint="was the machine short of memory? see the kernel's log")

@@ -18,7 +18,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from tailrace.cli.quantity import show_size
+from tailrace.cli.quantity import show_duration, show_size
 
 _LINE_INTERVAL_S: Final = 3.0
 
@@ -156,6 +156,4 @@ def _size(value: int | None) -> str:
 
 
 def _duration(value_ms: float | None) -> str:
-    if value_ms is None:
-        return "-"
-    return f"{value_ms:.0f} ms" if value_ms < 1000 else f"{value_ms / 1000:.1f} s"
+    return "-" if value_ms is None else show_duration(value_ms / 1000)

@@ -15,13 +15,11 @@ from types import FrameType, TracebackType
 from typing import Final, Self
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_SHOW_CURSOR: Final = b"\x1b[?25h"
 
 
 class StopSignals:
-    """`with StopSignals() as stop: … stop.event.wait(1) …`; made in the main thread.
-
-    A Spark session replaces the handler of SIGINT when it starts: call `install` again after it.
-    """
+    """`with StopSignals() as stop: … stop.event.wait(1) …`; made in the main thread."""
 
     def __init__(self) -> None:
         self.event = threading.Event()
@@ -31,7 +29,8 @@ class StopSignals:
 
     def __enter__(self) -> Self:
         self._before = [signal.getsignal(number) for number in _SIGNALS]
-        self.install()
+        for number in _SIGNALS:
+            signal.signal(number, self._on_signal)
         self._watcher.start()
         return self
 
@@ -46,14 +45,11 @@ class StopSignals:
         self._received.put(None)
         self._watcher.join()
 
-    def install(self) -> None:
-        """Take over both signals."""
-        for number in _SIGNALS:
-            signal.signal(number, self._on_signal)
-
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._count += 1
         if self._count > 1:
+            if os.isatty(1):
+                os.write(1, _SHOW_CURSOR)  # a live screen has hidden it
             os._exit(128 + number)
         self._received.put(number)
 

@@ -2,51 +2,103 @@
 
 from __future__ import annotations
 
-import json
+import time
+from typing import TYPE_CHECKING
 
 import typer
 
 from tailrace.cli.options import AsJson, ConfigFile, Verbose
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.table import Table
+
+    from tailrace.status import LogReport, Report, SourceReport, StreamReport
+
 
 def status(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose = False) -> None:
-    """Show the slot, the log and the streams.
+    """Show the slot, the tables, the log and the streams.
 
-    Exit status 1 if something needs a person, such as a lost slot.
+    Asks Postgres and the log, so it works from any machine that reaches them. Exit status 1 if
+    something needs a person: nobody captures, the slot is lost, a stream cannot go on.
 
     Example: tailrace status --json
     """
-    import dataclasses
-
     from rich.console import Console
-    from rich.table import Table
 
     from tailrace.cli.config import load
-    from tailrace.cli.quantity import show_size
+    from tailrace.cli.json_text import json_text
     from tailrace.cli.source import current_dsn
     from tailrace.cli.wiring import source_names
+    from tailrace.log import Reader
     from tailrace.status import gather
     from tailrace.storage import open_store
 
     settings = load(config)
-    store = open_store(settings.log.url)
-    report = gather(current_dsn(settings), source_names(settings), store, list(settings.streams))
+    report = gather(
+        current_dsn(settings),
+        source_names(settings),
+        Reader(open_store(settings.log.url)),
+        list(settings.streams),
+        now_s=time.time(),
+        patterns=settings.capture.tables,
+    )
     if as_json:
-        typer.echo(json.dumps(dataclasses.asdict(report), default=str, indent=2))
+        typer.echo(json_text(report, indent=2))
     else:
-        source, log = report.source, report.log
-        table = Table(show_header=False, box=None, padding=(0, 3, 0, 0))
-        table.add_row("slot", source.slot, f"{source.state} {source.error}".strip())
-        if source.retained_wal_bytes is not None:
-            retained = show_size(source.retained_wal_bytes)
-            table.add_row("", "", f"confirmed {source.confirmed_lsn}, {retained} of wal retained")
-            table.add_row("tables", str(len(source.tables)), " ".join(source.tables))
-        span = "not begun" if log.start is None else f"{log.start} … {log.tip}"
-        table.add_row("log", log.url, span)
-        table.add_row("", "", f"{log.object_count} objects, {show_size(log.stored_bytes)}")
-        for stream in report.streams:
-            lag = "-" if stream.lag_bytes is None else f"{show_size(stream.lag_bytes)} behind"
-            table.add_row("stream", stream.name, f"at {stream.position or '-'}, {lag}")
-        Console().print(table)
+        Console().print(_table(report))
     if not report.is_healthy:
         raise typer.Exit(1)
+
+
+def _table(report: Report) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_header=False, box=None, padding=(0, 3, 0, 0))
+    table.add_column(style="dim")
+    for row in (*_source(report.source), *_log(report.log), *_streams(report.streams)):
+        table.add_row(*(Text(cell, overflow="fold") for cell in row))
+    return table
+
+
+def _source(source: SourceReport) -> Iterator[tuple[str, str, str]]:
+    from tailrace.cli.quantity import show_size
+
+    yield "slot", source.slot, f"{source.state}: {source.error}" if source.error else source.state
+    if source.retained_wal_bytes is not None:
+        retained = f"{show_size(source.retained_wal_bytes)} of wal retained"
+        if source.safe_wal_bytes is not None:
+            retained += f", lost after {show_size(max(0, source.safe_wal_bytes))} more"
+        yield "", "", f"confirmed {source.confirmed_lsn}, {retained}"
+    if not source.error:
+        yield "tables", f"{len(source.tables)} captured", " ".join(source.tables)
+    for each in source.left_out:
+        yield "", each.table, each.reason
+
+
+def _log(log: LogReport) -> Iterator[tuple[str, str, str]]:
+    from tailrace.cli.quantity import show_size
+
+    if log.start is None:
+        yield "log", log.url, "not begun"
+        return
+    behind = "" if log.lag_bytes is None else f", {show_size(log.lag_bytes)} behind postgres"
+    yield "log", log.url, f"{log.start} … {log.tip}{behind}"
+    yield "", "", f"{log.object_count} objects, {show_size(log.stored_bytes)}"
+
+
+def _streams(streams: tuple[StreamReport, ...]) -> Iterator[tuple[str, str, str]]:
+    from tailrace.cli.quantity import show_duration, show_size
+
+    for stream in streams:
+        if stream.position is None:
+            yield "stream", stream.name, "not begun"
+        elif stream.error:
+            yield "stream", stream.name, f"at {stream.position}: {stream.error}"
+        elif not stream.lag_bytes:
+            yield "stream", stream.name, f"at {stream.position}, has everything"
+        else:
+            lag = f"{show_size(stream.lag_bytes)} and {show_duration(stream.lag_s or 0)} behind"
+            yield "stream", stream.name, f"at {stream.position}, {lag}"

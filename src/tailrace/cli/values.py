@@ -15,9 +15,9 @@ from pydantic import AfterValidator, BeforeValidator, SecretStr
 from tailrace.cli.quantity import parse_duration, parse_size
 from tailrace.errors import ConfigError
 from tailrace.postgres.pattern import TablePattern
+from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.session import conninfo
 
-_SOURCE_NAME = re.compile(r"[a-z0-9_]{1,40}")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:.")
 _STREAM_NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}")
 
@@ -58,8 +58,10 @@ def _table_pattern(value: str) -> str:
 
 
 def _source_name(value: str) -> str:
-    if not _SOURCE_NAME.fullmatch(value):
-        raise ValueError("is not a source's name: it may hold only a-z, 0-9 and _, at most 40")
+    try:
+        SourceNames.of(value)
+    except ConfigError as error:
+        raise ValueError(f"is not a source's name: {error.hint}") from None
     return value
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tailrace.capture import Duties, Limits, Settings
-from tailrace.cli.config import Config, Stream
+from tailrace.cli.config import Config
 from tailrace.log.retention import RetentionPolicy
 from tailrace.postgres.quote import SourceNames
 
@@ -26,8 +26,3 @@ def capture_settings(config: Config, dsn: str) -> Settings:
         ),
     )
     return Settings(duties, Limits(receive_timeout_s=capture.receive_timeout.total_seconds()))
-
-
-def sink_options(stream: Stream) -> dict[str, str]:
-    """The sink's section as plain options."""
-    return {key: str(value) for key, value in stream.sink.model_dump().items()}

@@ -10,11 +10,12 @@ from difflib import get_close_matches
 
 import psycopg
 
+from tailrace.errors import ConfigError
 from tailrace.postgres.catalog import TableInfo, read_tables, relation_names
 from tailrace.postgres.check_publication import publication_findings, slot_findings
 from tailrace.postgres.check_server import server_findings
 from tailrace.postgres.check_table import table_findings
-from tailrace.postgres.finding import Finding, Severity, blocker
+from tailrace.postgres.finding import Finding, Severity, blocker, warning
 from tailrace.postgres.pattern import TablePattern
 from tailrace.postgres.publication import fingerprint
 from tailrace.postgres.quote import SourceNames
@@ -23,7 +24,7 @@ from tailrace.postgres.session import APPLICATION_NAME, Connection
 from tailrace.postgres.slot import read_slot
 from tailrace.postgres.sqlstate import source_error
 
-__all__ = ["Finding", "Severity", "check", "is_blocked", "table_findings"]
+__all__ = ["Finding", "Severity", "check", "is_blocked", "require_tables", "table_findings"]
 
 
 def check(
@@ -51,6 +52,18 @@ def check(
         raise source_error(exc) from exc
 
 
+def require_tables(conn: Connection, patterns: Sequence[str]) -> None:
+    """Raise ConfigError if a name without wildcards is nobody's."""
+    try:
+        relations = relation_names(conn)
+    except psycopg.Error as exc:
+        raise source_error(exc) from exc
+    for pattern in map(TablePattern.parse, patterns):
+        if pattern.exact and not any(pattern.matches(*names) for _, *names in relations):
+            finding = _no_match(pattern, relations)
+            raise ConfigError(f"{finding.subject} {finding.message}", hint=finding.fix)
+
+
 def is_blocked(findings: Sequence[Finding]) -> bool:
     """True if any of them is a blocker."""
     return any(finding.severity is Severity.BLOCKER for finding in findings)
@@ -68,9 +81,7 @@ def _pattern_findings(
         matched = [table for table in read_tables(conn, oids) if pattern.exact or table.is_table]
         asked |= {table.oid: table for table in matched}
         if not matched:
-            findings.append(
-                _no_match(pattern, [f"{schema}.{name}" for _, schema, name in relations])
-            )
+            findings.append(_no_match(pattern, relations))
     published = fingerprint(conn, names.publication)
     members = {member.relation_oid for member in published.members} if published else set()
     for table in sorted(asked.values(), key=lambda table: (table.schema, table.name)):
@@ -78,7 +89,11 @@ def _pattern_findings(
     return findings
 
 
-def _no_match(pattern: TablePattern, known: Sequence[str]) -> Finding:
+def _no_match(pattern: TablePattern, relations: Sequence[tuple[int, str, str]]) -> Finding:
+    if not pattern.exact:
+        # What it will match is taken up when it is made.
+        return warning(pattern.text, "matches no table yet", "correct capture.tables, or wait")
+    known = [f"{schema}.{name}" for _, schema, name in relations]
     nearest = get_close_matches(pattern.text, known, n=1)
     fix = f"did you mean {nearest[0]}?" if nearest else "correct capture.tables, or make the table"
     return blocker(pattern.text, "matches no table", fix)

@@ -50,7 +50,7 @@ class SourceNames:
         if source_name.endswith(_RESERVED_SUFFIX):
             raise ConfigError(
                 f"source.name {source_name!r} ends in {_RESERVED_SUFFIX}, which is reserved",
-                hint="choose another name",
+                hint=f"choose one that does not end in {_RESERVED_SUFFIX}",
             )
         name = _PREFIX + source_name
         return cls(slot=name, publication=name)

@@ -1,44 +1,66 @@
 """Reads what is known: from Postgres, from the log, from the streams' own records.
 
 Nothing is asked of the processes that capture or deliver, so the answer is the same whether they
-run here, elsewhere or not at all.
+run here, elsewhere or not at all. Whoever asks again and again keeps the reader, which remembers
+the part of the log that it has seen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import psycopg
 
-from tailrace.errors import SourceError
+from tailrace.errors import LogError, SourceError
 from tailrace.log import Reader, layout, read_genesis
 from tailrace.log.retention import reader_positions
 from tailrace.model import Lsn
-from tailrace.postgres.publication import fingerprint
+from tailrace.postgres.publication import Fingerprint, fingerprint
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.server import wal_position
 from tailrace.postgres.session import connect, source_error
-from tailrace.postgres.slot import read_slot
+from tailrace.postgres.slot import SlotState, read_slot
+from tailrace.status.age import oldest_commit_s
+from tailrace.status.left_out import LeftOut, left_out
 from tailrace.storage import Store
+
+
+class State(StrEnum):
+    """How the source is doing."""
+
+    NOT_BEGUN = "not begun"  # neither log nor slot: capture has never run
+    STREAMING = "streaming"
+    IDLE = "idle"  # nobody streams, and the server keeps its wal for us
+    LOST = "lost"  # the server has thrown away wal that the log does not have
+    MISSING = "missing"  # the log goes on, the slot is gone
+    UNKNOWN = "unknown"  # the server could not be asked
 
 
 @dataclass(frozen=True, slots=True)
 class SourceReport:
-    """The slot, as Postgres sees it; `error` if Postgres could not be asked."""
+    """The slot and its tables, as Postgres sees them; `error` if Postgres could not be asked.
+
+    `safe_wal_bytes` is how much more may be written before the slot is lost; None without a limit.
+    """
 
     slot: str
-    state: str
+    state: State
     confirmed_lsn: Lsn | None = None
     wal_lsn: Lsn | None = None
     retained_wal_bytes: int | None = None
+    safe_wal_bytes: int | None = None
     tables: tuple[str, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class LogReport:
-    """The log; `start` is None if it has not begun."""
+    """The log; `start` is None if it has not begun. `lag_bytes` is the WAL that it does not have
+    yet.
+    """
 
     url: str
     start: Lsn | None = None
@@ -46,15 +68,22 @@ class LogReport:
     segment_end: Lsn | None = None
     object_count: int = 0
     stored_bytes: int = 0
+    lag_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StreamReport:
-    """How far a stream is, and how much WAL lies between it and the log's end."""
+    """How far a stream is; `position` is None if it has not begun.
+
+    `lag_bytes` is the WAL between it and the log's end, `lag_s` the age of the oldest commit that
+    it has not delivered. `error` says why it cannot go on from where it is.
+    """
 
     name: str
-    position: Lsn | None
-    lag_bytes: int | None
+    position: Lsn | None = None
+    lag_bytes: int | None = None
+    lag_s: float | None = None
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,60 +97,102 @@ class Report:
     @property
     def is_healthy(self) -> bool:
         """False if something needs a person."""
-        return not self.source.error and self.source.state not in ("missing", "lost")
+        is_captured = self.source.state in (State.NOT_BEGUN, State.STREAMING)
+        return is_captured and not any(stream.error for stream in self.streams)
 
 
-def gather(dsn: str | None, names: SourceNames, store: Store, streams: Sequence[str]) -> Report:
-    """Ask Postgres and the store; `dsn` is None if the source is not running."""
-    log = _log(store)
-    positions = reader_positions(store)
-    reports = tuple(_stream(name, positions.get(name), log) for name in streams)
-    return Report(_source(dsn, names, has_log=log.start is not None), log, reports)
+def gather(
+    dsn: str | None,
+    names: SourceNames,
+    reader: Reader,
+    streams: Sequence[str],
+    *,
+    now_s: float,
+    patterns: Sequence[str] = (),
+) -> Report:
+    """Ask Postgres and the store; `dsn` is None if the source is not running.
+
+    With `patterns` it is also told which of these tables are left out, and why.
+    """
+    log = _log(reader)
+    positions = reader_positions(reader.store)
+    reports = tuple(_stream(name, positions.get(name), log, reader, now_s) for name in streams)
+    source = _source(dsn, names, patterns, has_log=log.start is not None)
+    if source.wal_lsn is not None and log.tip is not None:
+        log = replace(log, lag_bytes=max(0, source.wal_lsn - log.tip.wal))
+    return Report(source, log, reports)
 
 
-def _source(dsn: str | None, names: SourceNames, *, has_log: bool) -> SourceReport:
+def _source(
+    dsn: str | None, names: SourceNames, patterns: Sequence[str], *, has_log: bool
+) -> SourceReport:
     if dsn is None:
-        return SourceReport(names.slot, "stopped", error="the embedded postgres is not running")
+        return SourceReport(names.slot, State.UNKNOWN, error="the embedded postgres is not running")
     try:
         with connect(dsn) as conn:
             slot = read_slot(conn, names.slot)
-            if slot is None:
-                return SourceReport(names.slot, "missing" if has_log else "not made yet")
             published = fingerprint(conn, names.publication)
+            excluded = left_out(conn, patterns, published)
             position = wal_position(conn)
     except psycopg.Error as error:
-        return SourceReport(names.slot, "unknown", error=str(source_error(error)))
+        return SourceReport(names.slot, State.UNKNOWN, error=str(source_error(error)))
     except SourceError as error:
-        return SourceReport(names.slot, "unknown", error=str(error))
-    restart = slot.restart_lsn
+        return SourceReport(names.slot, State.UNKNOWN, error=str(error))
     return SourceReport(
         slot=names.slot,
-        state="lost" if slot.is_lost else "streaming" if slot.is_active else "idle",
-        confirmed_lsn=slot.confirmed_flush_lsn,
+        state=_state(slot, has_log=has_log),
+        confirmed_lsn=slot.confirmed_flush_lsn if slot else None,
         wal_lsn=position,
-        retained_wal_bytes=None if restart is None else position - restart,
-        tables=tuple(sorted(m.table for m in published.members)) if published else (),
+        retained_wal_bytes=position - slot.restart_lsn if slot and slot.restart_lsn else None,
+        safe_wal_bytes=slot.safe_wal_bytes if slot else None,
+        tables=_tables(published),
+        left_out=excluded,
     )
 
 
-def _log(store: Store) -> LogReport:
+def _state(slot: SlotState | None, *, has_log: bool) -> State:
+    if slot is None:
+        return State.MISSING if has_log else State.NOT_BEGUN
+    if slot.is_lost:
+        return State.LOST
+    return State.STREAMING if slot.is_active else State.IDLE
+
+
+def _tables(published: Fingerprint | None) -> tuple[str, ...]:
+    return tuple(sorted(member.table for member in published.members)) if published else ()
+
+
+def _log(reader: Reader) -> LogReport:
+    store = reader.store
     if read_genesis(store) is None:
         return LogReport(store.url)
-    reader = Reader(store)
     tip = reader.tip()
-    levels = (layout.SEGMENTS, layout.MERGED, layout.PARTS)
-    entries = [entry for level in levels for entry in store.list(level)]
+    count, size = _stored(store)
     return LogReport(
         url=store.url,
         start=reader.begin(),
         tip=tip.position,
         segment_end=tip.segment_end,
-        object_count=len(entries),
-        stored_bytes=sum(entry.size for entry in entries),
+        object_count=count,
+        stored_bytes=size,
     )
 
 
-def _stream(name: str, position: Lsn | None, log: LogReport) -> StreamReport:
+def _stored(store: Store) -> tuple[int, int]:
+    levels = (layout.SEGMENTS, layout.MERGED, layout.PARTS)
+    sizes = [entry.size for level in levels for entry in store.list(level)]
+    return len(sizes), sum(sizes)
+
+
+def _stream(
+    name: str, position: Lsn | None, log: LogReport, reader: Reader, now_s: float
+) -> StreamReport:
     if position is None or log.segment_end is None:
-        return StreamReport(name, position, None)
-    return StreamReport(name, position, max(0, log.segment_end - position))
+        return StreamReport(name, position)
+    lag_bytes = max(0, log.segment_end - position)
+    try:
+        oldest_s = oldest_commit_s(reader, position)
+    except LogError as error:
+        return StreamReport(name, position, lag_bytes, error=str(error))
+    lag_s = 0.0 if oldest_s is None else max(0.0, now_s - oldest_s)
+    return StreamReport(name, position, lag_bytes, lag_s)
