@@ -30,10 +30,7 @@ _SERVER_FIXTURES = {"database", "postgres", "postgres_server", "server_dir", "sp
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that need a server."""
     for item in items:
-        fixtures = set(item.fixturenames) if isinstance(item, pytest.Function) else set()
-        if "spark" in fixtures:
-            item.add_marker(pytest.mark.spark)
-        if fixtures & _SERVER_FIXTURES or item.get_closest_marker("spark"):
+        if isinstance(item, pytest.Function) and _SERVER_FIXTURES & set(item.fixturenames):
             item.add_marker(pytest.mark.server)
 
 

@@ -19,7 +19,7 @@ from tests.spark import lone_session
 _NEEDED_BY_SPARK_SCRIPTS = ("bash", "chmod", "dirname", "env", "ls", "sh")
 
 
-@pytest.mark.spark
+@pytest.mark.server
 @pytest.mark.slow
 def test_session_runs_jobs_on_a_machine_without_java_in_silence(tmp_path: Path) -> None:
     programs, cwd, work_dir = tmp_path / "bin", tmp_path / "cwd", tmp_path / "work"
