@@ -1,3 +1,5 @@
+"""What `check` says of a whole source: nothing when all is well, each fault once."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""What the catalog is asked: tables, keys, types and partitions."""
+
 from __future__ import annotations
 
 from psycopg import sql

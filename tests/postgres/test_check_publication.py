@@ -1,4 +1,8 @@
+"""Publications and slots that are not as capture would have made them."""
+
 from __future__ import annotations
+
+from typing import LiteralString
 
 import pytest
 from psycopg import sql
@@ -51,10 +55,10 @@ def test_what_we_make_ourselves_has_no_findings(capture: Connection) -> None:
     ],
 )
 def test_a_publication_made_by_hand_is_a_finding_with_its_fix(
-    admin: Connection, app: Connection, definition: str, message: str
+    admin: Connection, app: Connection, definition: LiteralString, message: str
 ) -> None:
     app.execute("CREATE TABLE t (a int PRIMARY KEY, b int)")
-    admin.execute("CREATE PUBLICATION tailrace_main " + definition)
+    admin.execute(sql.SQL("CREATE PUBLICATION tailrace_main {}").format(sql.SQL(definition)))
     (finding,) = _publication(admin)
     assert (finding.severity, finding.subject) == (Severity.BLOCKER, f"publication {NAME}")
     assert message in finding.message

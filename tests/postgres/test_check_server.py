@@ -1,3 +1,5 @@
+"""Settings, rights and limits of a server that keep capture from working."""
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,3 +1,5 @@
+"""Tables that cannot be captured, and why."""
+
 from __future__ import annotations
 
 import psycopg

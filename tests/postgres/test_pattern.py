@@ -1,3 +1,5 @@
+"""Table patterns: what they match, and what they refuse."""
+
 from __future__ import annotations
 
 from fnmatch import fnmatchcase

@@ -1,3 +1,5 @@
+"""The publication: tables added under a short lock, changes by hand noticed."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Names in SQL: whatever they hold, they stay names."""
+
 from __future__ import annotations
 
 import pytest

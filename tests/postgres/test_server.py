@@ -1,3 +1,5 @@
+"""What a server says about itself."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Sessions: settings pinned, secrets kept, every refusal in one line."""
+
 from __future__ import annotations
 
 import pickle
@@ -77,7 +79,8 @@ def test_f068_replication_session_has_the_same_pins(
     try:
         pin(pgconn)
         for name, value in expected.items():
-            result = pgconn.exec_(b"SHOW " + name.encode())
+            statement = sql.SQL("SHOW {}").format(sql.Identifier(name))
+            result = pgconn.exec_(statement.as_bytes())
             assert result.get_value(0, 0) == value.encode(), name
     finally:
         pgconn.finish()

@@ -1,3 +1,5 @@
+"""The slot: made with a bounded wait, classified by its state, dropped only if ours."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -5,7 +7,7 @@ from contextlib import contextmanager
 
 import psycopg
 import pytest
-from psycopg import pq
+from psycopg import pq, sql
 from psycopg.conninfo import make_conninfo
 
 from tailrace.errors import ConfigError, SlotLost, SourceError
@@ -214,7 +216,7 @@ def _little_wal_kept(admin: Connection) -> Iterator[None]:
         yield
     finally:
         for name in names:
-            admin.execute("ALTER SYSTEM RESET " + name)
+            admin.execute(sql.SQL("ALTER SYSTEM RESET {}").format(sql.Identifier(name)))
         admin.execute("SELECT pg_reload_conf()")
 
 
