@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -123,9 +124,10 @@ def _make_slot(to: Attachment) -> Lsn:
         except SourceError as error:
             if not error.retry:
                 raise
-            if str(error) != said:
-                said = str(error)
-                logger.warning("%s", said)
+            # The same transactions are named once, though they grow older.
+            if (named := re.sub(r"\d+ s\b", "", str(error))) != said:
+                said = named
+                logger.warning("%s", error)
 
 
 def _continue(to: Attachment, server: Server, slot: SlotState | None, genesis: Header) -> Tip:

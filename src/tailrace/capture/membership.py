@@ -2,14 +2,15 @@
 
 A publication that someone changes by hand leaves a gap that Postgres does not report. Each change
 of ours is recorded before it is committed, beside the record of what was there before; so the
-catalog always looks like one of the records, unless somebody else has changed it.
+catalog looks like one of the records, unless somebody else has changed it. As soon as it is seen
+which one, the others are deleted: they must not excuse a later change.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,15 +42,17 @@ def record_membership(store: Store, planned: Fingerprint) -> None:
 
 
 def check_membership(conn: Connection, store: Store, publication: str) -> None:
-    """Raise SourceGap if the publication was changed by anyone but us."""
+    """Raise SourceGap if the publication was changed by anyone but us; only for the leader."""
     found = fingerprint(conn, publication)
     if found is None:
         raise SourceGap(f"publication {publication} was dropped", hint=_HINT)
     # Read after the catalog: a record is written before the change that it announces.
+    keys = [entry.key for entry in store.list(layout.PUBLICATION)]
     problems = []
-    for _, record in _records(store):
-        problems.append(_difference(conn, record, found))
+    for key in reversed(keys):
+        problems.append(_difference(conn, _read_record(store, key), found))
         if not problems[-1]:
+            store.delete(other for other in keys if other != key)
             return
     what = problems[0] if problems else "nothing is known about it"
     raise SourceGap(f"publication {publication} was changed by hand: {what}", hint=_HINT)
@@ -60,13 +63,11 @@ _HINT: Final = (
 )
 
 
-def _records(store: Store) -> Iterator[tuple[str, Fingerprint]]:
-    """The records and their keys, newest first."""
-    for entry in reversed(store.list(layout.PUBLICATION)):
-        try:
-            yield entry.key, Fingerprint.from_dict(json.loads(store.get(entry.key)))
-        except (ValueError, KeyError, TypeError) as error:
-            raise SegmentCorrupt(f"{entry.key} cannot be read") from error
+def _read_record(store: Store, key: str) -> Fingerprint:
+    try:
+        return Fingerprint.from_dict(json.loads(store.get(key)))
+    except (ValueError, KeyError, TypeError) as error:
+        raise SegmentCorrupt(f"{key} cannot be read") from error
 
 
 def _difference(conn: Connection, record: Fingerprint, found: Fingerprint) -> str:
@@ -130,7 +131,6 @@ class Membership:
         for finding in table_findings(self._conn, table):
             if finding.severity is Severity.BLOCKER:
                 return Refusal(table, finding.message, finding.fix)
-        self._forget_other_records()
         try:
             add_table(
                 self._conn,
@@ -141,19 +141,9 @@ class Membership:
             )
         except (SourceError, SchemaError) as error:
             return Refusal(table, str(error), error.hint, is_passing=error.retry)
+        check_membership(self._conn, self._store, self._publication)
         logger.info("table taken up table=%s", table.qualified)
         return None
-
-    def _forget_other_records(self) -> None:
-        """Leave only the newest record that fits: those of changes that were never committed, and
-        those of long ago, must not hide a change by hand.
-        """
-        published = self._published()
-        for key, record in _records(self._store):
-            if not _difference(self._conn, record, published):
-                others = (entry.key for entry in self._store.list(layout.PUBLICATION))
-                self._store.delete(other for other in others if other != key)
-                return
 
     def _published(self) -> Fingerprint:
         found = fingerprint(self._conn, self._publication)
