@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from typing import Final
 import psycopg
 
 from tailrace.capture.membership import check_membership, record_membership
+from tailrace.capture.news import News
 from tailrace.errors import ConfigError, SegmentMissing, SlotLost, SourceError, SourceGap
 from tailrace.failpoint import failpoint
 from tailrace.log import Header, SourceIdentity, Tip, layout, put_genesis, read_genesis, recover_tip
@@ -116,7 +116,7 @@ def _begin(to: Attachment, server: Server, slot: SlotState | None) -> Tip:
 
 def _make_slot(to: Attachment) -> Lsn:
     """Make the slot; while others' transactions are in the way, say so and try again."""
-    said = ""
+    news = News()
     while True:
         to.go_on()
         try:
@@ -124,9 +124,7 @@ def _make_slot(to: Attachment) -> Lsn:
         except SourceError as error:
             if not error.retry:
                 raise
-            # The same transactions are named once, though they grow older.
-            if (named := re.sub(r"\d+ s\b", "", str(error))) != said:
-                said = named
+            if news.is_new("slot", str(error)):
                 logger.warning("%s", error)
 
 

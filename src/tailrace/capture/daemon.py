@@ -17,6 +17,7 @@ import psycopg
 from tailrace.backoff import Backoff
 from tailrace.capture.leader import Leader, Settings
 from tailrace.capture.metrics import Metrics
+from tailrace.capture.news import News
 from tailrace.errors import (
     ConfigError,
     LogFenced,
@@ -56,7 +57,7 @@ class Daemon:
         self._stop = stop
         self._random = Random()
         self._is_settled = False
-        self._said = ""
+        self._news = News()
         self._left_behind: list[threading.Thread] = []
 
     def run(self) -> None:
@@ -74,16 +75,12 @@ class Daemon:
                     return
                 if not self._is_settled and not isinstance(error, LogFenced):
                     raise
-                self._say(error)
+                if self._news.is_new("capture", str(error)):
+                    logger.warning("capture interrupted error=%s", error)
                 self._metrics.reconnects.inc()
             if time.monotonic() - started > 60:
                 backoff.reset()
             self._stop.wait(backoff.next_s())
-
-    def _say(self, error: TailraceError) -> None:
-        if str(error) != self._said:
-            self._said = str(error)
-            logger.warning("capture interrupted error=%s", error)
 
     def _check_left_behind(self) -> None:
         self._left_behind = [thread for thread in self._left_behind if thread.is_alive()]
@@ -106,7 +103,7 @@ class Daemon:
 
     def _settle(self) -> None:
         self._is_settled = True
-        self._said = ""
+        self._news.forget("capture")
 
     def _win_leadership(self) -> ReplicationConnection | None:
         """The connection that holds the lock; None if told to stop while standing by."""

@@ -18,6 +18,7 @@ import psycopg
 
 from tailrace.capture.membership import Membership, Refusal, check_membership
 from tailrace.capture.metrics import Metrics
+from tailrace.capture.news import News
 from tailrace.errors import LogError, SourceError, SourceGap, TailraceError
 from tailrace.log.merge import MergePolicy, Merger
 from tailrace.log.retention import RetentionPolicy, retain
@@ -56,7 +57,7 @@ class Housekeeping:
         self._metrics = metrics
         self._merger = Merger(store, writer_id=writer_id, policy=duties.merge)
         self._conn: Connection | None = None
-        self._said: dict[str, str] = {}
+        self._news = News()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tailrace-housekeeping", daemon=True)
         self.failure: Exception | None = None
@@ -91,7 +92,7 @@ class Housekeeping:
         name = turn.__name__.strip("_")
         try:
             turn()
-            self._said.pop(name, None)
+            self._news.forget(name)
         except psycopg.Error as error:
             self._disconnect()
             self._say_once(name, source_error(error))
@@ -105,8 +106,7 @@ class Housekeeping:
             self.failure = error
 
     def _say_once(self, name: str, error: TailraceError) -> None:
-        if self._said.get(name) != str(error):
-            self._said[name] = str(error)
+        if self._news.is_new(name, str(error)):
             logger.warning("housekeeping failed turn=%s error=%s", name, error)
 
     def _connection(self) -> Connection:
@@ -138,8 +138,7 @@ class Housekeeping:
     def _say_refusals(self, refusals: Sequence[Refusal]) -> None:
         for refusal in refusals:
             table = refusal.table.qualified
-            if self._said.get(table) != refusal.message:
-                self._said[table] = refusal.message
+            if self._news.is_new(table, refusal.message):
                 logger.warning("table left out table=%s reason=%s", table, refusal.message)
 
     def _merge(self) -> None:

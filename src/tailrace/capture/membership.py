@@ -3,7 +3,9 @@
 A publication that someone changes by hand leaves a gap that Postgres does not report. Each change
 of ours is recorded before it is committed, beside the record of what was there before; so the
 catalog looks like one of the records, unless somebody else has changed it. As soon as it is seen
-which one, the others are deleted: they must not excuse a later change.
+which one, older ones are deleted: they would excuse a table that is taken out by hand. Newer ones
+excuse nothing, because a change that was never committed cannot be made again by hand with the same
+oids; they may stand for a commit that is under way.
 """
 
 from __future__ import annotations
@@ -32,6 +34,9 @@ LOCK_TIMEOUT_MS: Final = 200
 deadlock_timeout.
 """
 
+_UNCOMMITTED_MAX: Final = 8
+"""How many records of changes that did not come about are kept."""
+
 
 def record_membership(store: Store, planned: Fingerprint) -> None:
     """Keep what the publication is going to look like; the writers of a table wait for this."""
@@ -42,17 +47,17 @@ def record_membership(store: Store, planned: Fingerprint) -> None:
 
 
 def check_membership(conn: Connection, store: Store, publication: str) -> None:
-    """Raise SourceGap if the publication was changed by anyone but us; only for the leader."""
+    """Raise SourceGap if the publication was changed by anyone but us."""
     found = fingerprint(conn, publication)
     if found is None:
         raise SourceGap(f"publication {publication} was dropped", hint=_HINT)
     # Read after the catalog: a record is written before the change that it announces.
     keys = [entry.key for entry in store.list(layout.PUBLICATION)]
     problems = []
-    for key in reversed(keys):
-        problems.append(_difference(conn, _read_record(store, key), found))
+    for place in range(len(keys) - 1, -1, -1):
+        problems.append(_difference(conn, _read_record(store, keys[place]), found))
         if not problems[-1]:
-            store.delete(other for other in keys if other != key)
+            store.delete([*keys[:place], *keys[place + 1 : -_UNCOMMITTED_MAX]])
             return
     what = problems[0] if problems else "nothing is known about it"
     raise SourceGap(f"publication {publication} was changed by hand: {what}", hint=_HINT)
