@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, Self
 
-from tailrace.errors import ConfigError, TailraceError
+from tailrace.errors import ConfigError, LogError, StoreError, TailraceError
 from tailrace.log import Reader
 from tailrace.log.plan import Limits, offset_at_time, offset_before_time
 from tailrace.model import Offset
@@ -31,18 +31,28 @@ _KNOWN: Final = (
     "maxBytesPerTrigger",
     "maxChangesPerTrigger",
 )
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Mark our own errors, so that they can be found in the traceback that Spark makes of them."""
+    """Mark our own errors, so that they can be found in the traceback that Spark makes of them.
+
+    Only the text survives: the class that is left alone tells whether to try again.
+    """
     try:
         yield
     except TailraceError as error:
         if str(error).startswith(ERROR_PREFIX):
             raise
         hint = f" ({error.hint})" if error.hint else ""
-        raise type(error)(f"{ERROR_PREFIX}{error}{hint}", retry=error.retry) from error
+        raise _told_by_class(error)(f"{ERROR_PREFIX}{error}{hint}") from error
+
+
+def _told_by_class(error: TailraceError) -> type[TailraceError]:
+    if error.retry:
+        return StoreError
+    return LogError if type(error).retry else type(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,27 +72,24 @@ class ReadOptions:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Self:
         """Read Spark's options, whose keys are in any case; raises ConfigError."""
-        given = {key.lower(): value for key, value in options.items()}
-        unknown = set(given) - {name.lower() for name in _KNOWN} - {"path"}
-        if unknown:
-            raise ConfigError(
-                f"the tailrace format has no option {sorted(unknown)[0]}",
-                hint=f"options: {', '.join(_KNOWN)}",
-            )
+        given = _named(options)
         for needed in ("log", "table"):
             if not given.get(needed):
                 raise ConfigError(f"the tailrace format needs the option {needed}")
+        for bound in ("starting", "ending"):
+            if f"{bound}Offset" in given and f"{bound}Timestamp" in given:
+                raise ConfigError(f"{bound}Offset and {bound}Timestamp exclude each other")
         columns = given.get("columns")
         return cls(
             log=given["log"],
             table=given["table"],
             columns=tuple(name.strip() for name in columns.split(",")) if columns else None,
-            starting=given.get("startingoffset", "earliest"),
-            ending=given.get("endingoffset", "latest"),
-            starting_time_us=_time_us(given, "startingtimestamp"),
-            ending_time_us=_time_us(given, "endingtimestamp"),
-            changes_max=_count(given, "maxchangespertrigger"),
-            bytes_max=_count(given, "maxbytespertrigger"),
+            starting=given.get("startingOffset", "earliest"),
+            ending=given.get("endingOffset", "latest"),
+            starting_time_us=_time_us(given, "startingTimestamp"),
+            ending_time_us=_time_us(given, "endingTimestamp"),
+            changes_max=_count(given, "maxChangesPerTrigger"),
+            bytes_max=_count(given, "maxBytesPerTrigger"),
         )
 
     def reader(self) -> Reader:
@@ -93,6 +100,11 @@ class ReadOptions:
     def limits(self) -> Limits:
         """How much one micro-batch may hold."""
         return Limits(self.changes_max or NO_LIMIT, self.bytes_max or BATCH_BYTES)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether an end is set."""
+        return self.ending != "latest" or self.ending_time_us is not None
 
     def start(self, reader: Reader) -> Offset:
         """The position after which to read."""
@@ -105,6 +117,17 @@ class ReadOptions:
         if self.ending_time_us is not None:
             return offset_at_time(reader, self.ending_time_us)
         return _position(reader, self.ending, "endingOffset")
+
+
+def _named(options: Mapping[str, str]) -> dict[str, str]:
+    """The options under the names by which they are documented."""
+    names = {name.lower(): name for name in _KNOWN}
+    unknown = sorted(key for key in options if key.lower() not in names)
+    if unknown:
+        raise ConfigError(
+            f"the tailrace format has no option {unknown[0]}", hint=f"options: {', '.join(_KNOWN)}"
+        )
+    return {names[key.lower()]: value for key, value in options.items()}
 
 
 def _position(reader: Reader, text: str, option: str) -> Offset:
@@ -132,9 +155,7 @@ def _time_us(given: Mapping[str, str], option: str) -> int | None:
             f"{option} {text!r} is not a time", hint="e.g. 2026-01-15 10:00:00+00"
         ) from error
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    since = moment - epoch
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 def _count(given: Mapping[str, str], option: str) -> int | None:

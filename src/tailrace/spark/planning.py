@@ -5,23 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
 
 from tailrace.decode import OpenTransaction, TableChanges, decode
-from tailrace.log import Reader
+from tailrace.log import Reader, layout
 from tailrace.log.plan import Limits, Piece, Wanted, fetch, plan_end
 from tailrace.model import Offset
 from tailrace.spark.options import NO_LIMIT
-from tailrace.storage import Store
+from tailrace.storage import ObjectMissing, Store, open_store
 
 PARTITION_BYTES: Final = 8 << 20
 """About how much one task decodes; a merged segment that is larger is one task's."""
 
 POLL_S: Final = 0.1
-"""An idle query asks for new data many times a second; the store is asked no more often than this.
+"""How often an idle query looks for the one object that would be new. Spark asks far more often."""
+
+LOOK_S: Final = 2.0
+"""How often an idle query looks at the whole log, which takes several listings: for what came and
+was merged between two polls.
 """
 
 
@@ -34,15 +39,16 @@ class LogPartition(InputPartition):
 
 
 def partitions(pieces: Iterable[Piece]) -> list[LogPartition]:
-    """Group pieces into tasks, in order."""
-    groups: list[LogPartition] = []
-    group: list[Piece] = []
+    """Group pieces into tasks, in order; at least one, as Spark would make up one of its own."""
+    groups: list[list[Piece]] = [[]]
+    size = 0
     for piece in pieces:
-        if group and sum(p.data_bytes for p in group) + piece.data_bytes > PARTITION_BYTES:
-            groups.append(LogPartition(tuple(group)))
-            group = []
-        group.append(piece)
-    return [*groups, LogPartition(tuple(group))] if group else groups
+        if groups[-1] and size + piece.data_bytes > PARTITION_BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append(piece)
+        size += piece.data_bytes
+    return [LogPartition(tuple(group)) for group in groups]
 
 
 def decode_pieces(
@@ -72,33 +78,59 @@ def _open_transaction(piece: Piece) -> OpenTransaction | None:
     return OpenTransaction(part.commit_lsn, part.commit_ts_us, part.xid, part.first_ordinal)
 
 
+@lru_cache(maxsize=8)
+def worker_store(url: str) -> Store:
+    """The store for the tasks of this process: Spark uses a worker for many tasks, and a bucket's
+    connections are worth keeping.
+    """
+    return open_store(url)
+
+
 class BatchEnds:
-    """Answers Spark's question where the next micro-batch ends, without asking the store each
-    time.
+    """Answers Spark's question where the next micro-batch ends, and rarely asks the store for it
+    when nothing happens.
     """
 
     def __init__(self, reader: Reader, *, limits: Limits, wanted: Wanted) -> None:
-        self._reader = reader
+        self.reader = reader
         self._limits = limits
         self._wanted = wanted
         self._target: Offset | None = None
         self._idle_at: Offset | None = None
-        self._idle_until = 0.0
+        self._poll_at = 0.0
+        self._look_at = 0.0
 
     def stop_at_tip(self) -> None:
         """From now on, what is appended later is not there (Trigger.AvailableNow)."""
-        self._target = Offset.whole(self._reader.tip().segment_end)
+        self._target = Offset.whole(self.reader.tip().segment_end)
 
     def next(self, start: Offset, limit: ReadLimit) -> Offset:
         """The end of the batch that starts after `start`; `start` if there is nothing new."""
-        if start == self._idle_at and time.monotonic() < self._idle_until:
+        if start == self._idle_at and not self._may_be_news(start):
             return start
-        end = plan_end(self._reader, start, limits=self._limited(limit), wanted=self._wanted)
+        end = plan_end(self.reader, start, limits=self._limited(limit), wanted=self._wanted)
         if self._target is not None:
             end = max(start, min(end, self._target))
         if end == start:
-            self._idle_at, self._idle_until = start, time.monotonic() + POLL_S
+            self._idle_at = start
+            self._poll_at = time.monotonic() + POLL_S
+            self._look_at = time.monotonic() + LOOK_S
         return end
+
+    def _may_be_news(self, start: Offset) -> bool:
+        now = time.monotonic()
+        if now < self._poll_at:
+            return False
+        self._poll_at = now + POLL_S
+        return now >= self._look_at or self._has_successor(start)
+
+    def _has_successor(self, start: Offset) -> bool:
+        """Whether there is a segment under the one name that the next one can have."""
+        try:
+            self.reader.store.get(layout.segment_key(start.commit_lsn), length=1)
+        except ObjectMissing:
+            return False
+        return True
 
     def _limited(self, limit: ReadLimit) -> Limits:
         match limit:

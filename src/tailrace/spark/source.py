@@ -1,14 +1,13 @@
 """The `tailrace` format: the changes of one table as a Spark DataFrame, in batch and as a stream.
 
 The columns are those of the table, typed, followed by the meta columns. The schema is that of the
-table's newest shape when the read begins. Older rows lack what was added later (NULL). When a
-stream meets a newer shape it stops with one line; started again on its checkpoint it goes on.
+table's newest shape in the range when the read begins; older rows are read under it. When a stream
+meets a newer shape it stops with one line; started again on its checkpoint it goes on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -26,16 +25,22 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tailrace.decode import TableChanges, change_schema
-from tailrace.errors import ConfigError, SchemaError
+from tailrace.decode import change_schema
+from tailrace.errors import ConfigError, OffsetOutOfRange, SchemaError
 from tailrace.log import Reader
+from tailrace.log.history import uses_back
 from tailrace.log.plan import pieces
-from tailrace.model import Offset, Relation
+from tailrace.model import ORIGIN, Offset, Relation
+from tailrace.spark.fit import fitted
 from tailrace.spark.options import ReadOptions, one_line_errors
-from tailrace.spark.planning import BatchEnds, LogPartition, decode_pieces, partitions
-
-Column: TypeAlias = "pa.ChunkedArray[Any]"
-Field: TypeAlias = "pa.Field[Any]"
+from tailrace.spark.planning import (
+    BatchEnds,
+    LogPartition,
+    decode_pieces,
+    partitions,
+    worker_store,
+)
+from tailrace.spark.shape import newest_relation, spark_schema
 
 
 class TailraceDataSource(DataSource):
@@ -47,11 +52,10 @@ class TailraceDataSource(DataSource):
         return "tailrace"
 
     def schema(self) -> StructType:
-        """The table's newest shape, with the meta columns."""
+        """The table's newest shape in the range, with the meta columns."""
         with one_line_errors():
             options = ReadOptions.of(self.options)
-            relation = newest_relation(options.reader(), options.table)
-            return from_arrow_schema(change_schema(relation, options.columns))
+            return spark_schema(newest_relation(options), options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For `spark.read`."""
@@ -62,22 +66,6 @@ class TailraceDataSource(DataSource):
         """For `spark.readStream`."""
         with one_line_errors():
             return TableStreamReader(ReadOptions.of(self.options), schema)
-
-
-def newest_relation(reader: Reader, table: str) -> Relation:
-    """The last shape of a table that the log has seen."""
-    newest: Relation | None = None
-    known: set[str] = set()
-    for link in reader.walk(Offset.whole(reader.begin())):
-        for use in sorted(link.header.relations, key=lambda use: use.since):
-            known.add(use.relation.qualified)
-            if use.relation.qualified == table:
-                newest = use.relation
-    if newest is None:
-        raise ConfigError(
-            f"the log holds no change of {table}", hint=f"tables: {', '.join(sorted(known))}"
-        )
-    return newest
 
 
 class _Table:
@@ -96,60 +84,13 @@ class _Table:
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs on an executor."""
         assert isinstance(partition, LogPartition)
-        options = self._options
         schema = to_arrow_schema(self._schema, timezone="UTC")
         with one_line_errors():
-            store = options.reader().store
-            found = decode_pieces(store, partition.pieces, self._wants, options.columns)
-            for changes in found:
+            store = worker_store(self._options.log)
+            for changes in decode_pieces(
+                store, partition.pieces, self._wants, self._options.columns
+            ):
                 yield from fitted(changes, schema).to_batches()
-
-
-def fitted(changes: TableChanges, schema: pa.Schema) -> pa.Table:
-    """The rows with exactly these columns; raises SchemaError if one has another type."""
-    rows = changes.rows
-    columns = [
-        _fitted_column(rows, schema.field(i), changes.relation) for i in range(len(schema.names))
-    ]
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _fitted_column(rows: pa.Table, field: Field, relation: Relation) -> Column:
-    if field.name not in rows.column_names:
-        return pa.chunked_array([pa.nulls(len(rows), field.type)])
-    column = rows.column(field.name)
-    if column.type == field.type:
-        return column
-    if pa.types.is_struct(field.type):
-        return pa.chunked_array([_fitted_before(column, field, relation)])
-    if pa.types.is_nested(field.type):
-        # Lists and maps differ from Spark's in the names of their inner fields only.
-        return column.cast(field.type)
-    raise _retyped(relation, field.name)
-
-
-def _fitted_before(column: Column, field: Field, relation: Relation) -> pa.StructArray:
-    before = column.combine_chunks()
-    assert isinstance(before, pa.StructArray)
-    known = {before.type.field(i).name: i for i in range(before.type.num_fields)}
-    fields = [field.type.field(i) for i in range(field.type.num_fields)]
-    parts = []
-    for inner in fields:
-        if inner.name not in known:
-            parts.append(pa.nulls(len(before), inner.type))
-            continue
-        part = before.field(known[inner.name])
-        if part.type != inner.type:
-            raise _retyped(relation, inner.name)
-        parts.append(part)
-    return pa.StructArray.from_arrays(parts, fields=fields, mask=before.is_null())
-
-
-def _retyped(relation: Relation, column: str) -> SchemaError:
-    return SchemaError(
-        f"{relation.qualified}.{column} has another type in the log",
-        hint="start the query again: it goes on with the table's new shape",
-    )
 
 
 class TableReader(_Table, DataSourceReader):
@@ -160,6 +101,8 @@ class TableReader(_Table, DataSourceReader):
         with one_line_errors():
             reader = self._options.reader()
             after, upto = self._options.start(reader), self._options.end(reader)
+            if after > upto:
+                raise ConfigError(f"the read starts after {after}, but ends at {upto}")
             return self._plan(reader, after, upto)
 
 
@@ -168,15 +111,24 @@ class TableStreamReader(_Table, DataSourceStreamReader, SupportsTriggerAvailable
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         super().__init__(options, schema)
+        if options.is_bounded:
+            raise ConfigError("a stream has no end", hint="endingOffset is for spark.read alone")
         self._ends: BatchEnds | None = None
+        self._initial: Offset | None = None
+        self._certain = ORIGIN
+        """No shape up to here is newer than the query's."""
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_ends": None}
 
     def initialOffset(self) -> dict[str, int]:
-        """Spark asks again after a crash: name a fixed position if that must not differ."""
+        """Spark asks twice, and again after a crash: only a position that is named by the options
+        is certain to be the same then.
+        """
         with one_line_errors():
-            return self._options.start(self._options.reader()).to_dict()
+            if self._initial is None:
+                self._initial = self._options.start(self._options.reader())
+            return self._initial.to_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Rows are Spark's limit; bytes are applied here as well."""
@@ -198,29 +150,46 @@ class TableStreamReader(_Table, DataSourceStreamReader, SupportsTriggerAvailable
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """Plan on the driver."""
         with one_line_errors():
-            reader = self._options.reader()
             after, upto = Offset.from_dict(start), Offset.from_dict(end)
+            if after > upto:
+                raise OffsetOutOfRange(
+                    f"the stream's start has moved to {after}, past its first batch",
+                    hint="name the start as a position, and begin with a new checkpoint",
+                )
+            reader = self._batch_ends().reader
             self._must_fit(reader, after, upto)
             return self._plan(reader, after, upto)
 
     def _must_fit(self, reader: Reader, after: Offset, upto: Offset) -> None:
-        """A shape newer than the query's schema ends the query; an older one is read with it."""
-        names = set(self._schema.fieldNames())
+        """A shape newer than the query's ends the query; an older one is read under it."""
+        if upto <= self._certain or not self._has_others(reader, after, upto):
+            return
+        newer: Offset | None = None
+        for use in uses_back(reader.store, self._options.table):
+            if self._is_own(use.relation):
+                self._certain = use.since
+                break
+            newer = use.since
+        if newer is not None and newer <= upto:
+            raise SchemaError(
+                f"{self._options.table} has a new shape from {newer} on",
+                hint="start the query again on its checkpoint: it goes on with the new shape",
+            )
+
+    def _has_others(self, reader: Reader, after: Offset, upto: Offset) -> bool:
+        """Whether the range may hold rows of another shape than the query's."""
         for link in reader.walk(after):
             for use in link.header.relations:
                 is_read = self._wants(use.relation) and use.since <= upto
-                if is_read and not names.issuperset(use.relation.column_names):
-                    self._explain(reader, use.relation)
-            if Offset.whole(link.header.end) >= upto:
-                return
+                if is_read and not self._is_own(use.relation):
+                    return True
+            if link.header.end >= upto.commit_lsn:
+                break
+        return False
 
-    def _explain(self, reader: Reader, relation: Relation) -> None:
-        newest = newest_relation(reader, self._options.table)
-        if self._options.columns is None and set(relation.column_names) <= set(newest.column_names):
-            raise SchemaError(
-                f"{relation.qualified} has a new shape",
-                hint="start the query again: it goes on with the new columns",
-            )
+    def _is_own(self, relation: Relation) -> bool:
+        shape = change_schema(relation, self._options.columns)
+        return from_arrow_schema(shape) == self._schema
 
     def _batch_ends(self) -> BatchEnds:
         if self._ends is None:

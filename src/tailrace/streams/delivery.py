@@ -6,27 +6,23 @@ reads `failure` to tell whether trying again may help, because Spark keeps only 
 
 from __future__ import annotations
 
-import logging
-import secrets
 import time
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from tailrace.errors import TailraceError
 from tailrace.failpoint import failpoint
 from tailrace.model import Offset
 from tailrace.sinks import Batch, Sink
-from tailrace.spark.packed import unpack
+from tailrace.spark.packing import Unpacked, unpack
 from tailrace.streams.record import BatchRecord, StreamRecord
-
-logger = logging.getLogger(__name__)
+from tailrace.streams.resume import Resume
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What a stream has delivered since it was started, and how far it is."""
+    """What a run of a stream has delivered, how far it is, and how long its last batch took."""
 
     position: Offset
     batch_count: int = 0
@@ -34,76 +30,74 @@ class Delivered:
     batch_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Resume:
-    """Where a stream goes on: with batch `sequence`, which ends at `first_end` if that is set."""
-
-    start: Offset
-    first_end: Offset | None
-    sequence: int
-    known: frozenset[str]
-
-
-def resume(record: StreamRecord, begin: Offset) -> Resume:
-    """Read where the stream is; a stream without a record begins at `begin`."""
-    start = record.start(begin)
-    newest = record.newest()
-    if newest is None:
-        return Resume(start, None, 0, frozenset())
-    if record.is_done(newest.sequence):
-        return Resume(newest.upto, None, newest.sequence + 1, newest.known | newest.tables)
-    return Resume(newest.after, newest.upto, newest.sequence, newest.known)
-
-
 class Delivery:
-    """The batches of one stream, from where it resumed."""
+    """The batches of one run of a stream, from where it resumed."""
 
-    def __init__(self, stream: str, sink: Sink, record: StreamRecord, at: Resume) -> None:
+    def __init__(
+        self,
+        stream: str,
+        sink: Sink,
+        record: StreamRecord,
+        at: Resume,
+        *,
+        patterns: tuple[str, ...],
+        writer: str,
+    ) -> None:
         self._stream = stream
         self._sink = sink
         self._record = record
-        self._writer = secrets.token_hex(8)
+        self._patterns = patterns
+        self._writer = writer
         self._sequence = at.sequence
         self._known = at.known
+        self._unfinished = at.unfinished
         self.delivered = Delivered(at.start)
         self.failure: BaseException | None = None
 
     def __call__(self, packed: DataFrame, _batch_id: int) -> None:
-        """Deliver one micro-batch."""
+        """Deliver one micro-batch; Spark's number for it counts from its checkpoint, and not."""
         try:
-            self._deliver(packed.toArrow())
+            self.deliver(packed.toArrow())
         except BaseException as error:
             self.failure = error
             raise
 
-    def _deliver(self, packed: pa.Table) -> None:
+    def deliver(self, packed: pa.Table) -> None:
+        """Fix the batch's range, write it, note that it is done."""
         began = time.monotonic()
         found = unpack(packed)
-        if found.after == found.upto:
-            return
-        names = frozenset(changes.relation.qualified for changes in found.tables)
-        record = BatchRecord(
-            self._sequence, found.after, found.upto, self._writer, self._known, names
-        )
-        failpoint("batch.before_fix")
-        self._record.fix(record)
+        assert found.after == self.delivered.position, "a batch does not follow the one before"
+        batch = self._fixed(found)
         failpoint("batch.before_write")
         self._sink.write(
-            Batch(self._stream, self._sequence, found.after, found.upto, found.tables, self._known)
+            Batch(self._stream, batch.sequence, batch.after, batch.upto, found.tables, self._known)
         )
         failpoint("batch.after_write")
-        self._record.finish(record)
+        self._record.finish(batch)
         failpoint("batch.after_finish")
-        self._sequence += 1
-        self._known |= names
+        self._sequence = batch.sequence + 1
+        self._known |= batch.tables
         self.delivered = Delivered(
-            position=found.upto,
+            position=batch.upto,
             batch_count=self.delivered.batch_count + 1,
             change_count=self.delivered.change_count + sum(len(t.rows) for t in found.tables),
             batch_s=time.monotonic() - began,
         )
 
-
-def is_passing(failure: BaseException | None) -> bool:
-    """Whether trying again may help. Unknown errors may pass."""
-    return failure.retry if isinstance(failure, TailraceError) else True
+    def _fixed(self, found: Unpacked) -> BatchRecord:
+        unfinished, self._unfinished = self._unfinished, None
+        if unfinished is not None:
+            assert found.upto == unfinished.upto, "a fixed batch has another end"
+            return unfinished
+        batch = BatchRecord(
+            sequence=self._sequence,
+            after=found.after,
+            upto=found.upto,
+            writer=self._writer,
+            patterns=self._patterns,
+            known=self._known,
+            tables=frozenset(changes.relation.qualified for changes in found.tables),
+        )
+        failpoint("batch.before_fix")
+        self._record.fix(batch)
+        return batch

@@ -1,12 +1,15 @@
 """A stream's own record of where it is, beside the log.
 
-    streams/<stream>/start.json           where it began: resolved once, then fixed
     streams/<stream>/batches/<n>.json     the range of batch n, put before the sink sees it
     streams/<stream>/done/<n>             batch n is at the sink
 
 A batch's number is put only if absent: the record is the fence between two pipelines, and the same
 number always means the same range. It wins over Spark's checkpoint, which is neither synced to disk
 nor a fence. After a crash the newest batch is delivered again, whole; the sink knows its number.
+
+A start is a batch of nothing, and so takes a number too: the first one, where the stream begins, is
+resolved once and then fixed; a later one resets the stream and fences whoever delivers at that
+time. Numbers never come back, so a sink can tell every batch from those that it has.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tailrace.errors import LogFenced, SegmentCorrupt
-from tailrace.log import layout
+from tailrace.log import Reader, layout
 from tailrace.log.retention import drop_reader, put_reader_position
 from tailrace.model import Lsn, Offset
 from tailrace.storage import ObjectExists, ObjectMissing, Store
@@ -27,14 +30,31 @@ _KEEP: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
-    """Batch `sequence` delivers `(after, upto]`; `known` had rows delivered before it."""
+    """Batch `sequence` delivers `(after, upto]` of the tables that match `patterns`.
+
+    `tables` have rows in it, `known` had rows delivered before it. `writer` is the run that fixed
+    it.
+    """
 
     sequence: int
     after: Offset
     upto: Offset
     writer: str
-    known: frozenset[str]
-    tables: frozenset[str]
+    patterns: tuple[str, ...]
+    known: frozenset[str] = frozenset()
+    tables: frozenset[str] = frozenset()
+
+    @classmethod
+    def start(
+        cls, sequence: int, at: Offset, writer: str, patterns: tuple[str, ...]
+    ) -> BatchRecord:
+        """A batch of nothing: the stream begins, or begins again, after `at`."""
+        return cls(sequence, at, at, writer, patterns)
+
+    @property
+    def is_start(self) -> bool:
+        """Whether there is nothing to deliver."""
+        return self.after == self.upto
 
     def to_json(self) -> bytes:
         """As stored."""
@@ -42,6 +62,7 @@ class BatchRecord:
             "after": self.after.to_dict(),
             "upto": self.upto.to_dict(),
             "writer": self.writer,
+            "patterns": self.patterns,
             "known": sorted(self.known),
             "tables": sorted(self.tables),
         }
@@ -53,10 +74,11 @@ class BatchRecord:
         try:
             value = json.loads(data)
             return cls(
-                sequence=int(key.rsplit("/", 1)[-1].split(".")[0]),
+                sequence=_sequence_of(key),
                 after=Offset.from_dict(value["after"]),
                 upto=Offset.from_dict(value["upto"]),
                 writer=value["writer"],
+                patterns=tuple(value["patterns"]),
                 known=frozenset(value["known"]),
                 tables=frozenset(value["tables"]),
             )
@@ -72,42 +94,51 @@ class StreamRecord:
     def __init__(self, store: Store, stream: str) -> None:
         self._store = store
         self._stream = stream
-        self._prefix = f"{layout.STREAMS}{stream}/"
-
-    def start(self, default: Offset) -> Offset:
-        """Where the stream began; `default` if it begins now."""
-        key = f"{self._prefix}start.json"
-        with suppress(ObjectExists):
-            self._store.put_new(key, default.to_json().encode())
-        start = Offset.from_json(self._store.get(key).decode())
-        put_reader_position(self._store, self._stream, _needed_from(start))
-        return start
+        self._batches = f"{layout.STREAMS}{stream}/batches/"
+        self._done = f"{layout.STREAMS}{stream}/done/"
 
     def newest(self) -> BatchRecord | None:
-        """The newest batch whose range is fixed."""
-        while entries := self._store.list(f"{self._prefix}batches/"):
+        """The newest batch whose range is fixed, durably; None if the stream has not begun."""
+        # A run that was killed may have left a record that a power cut would still take away; the
+        # sink must not be ahead of it.
+        self._store.sync(self._batches)
+        while entries := self._store.list(self._batches):
             key = entries[-1].key
+            # One that vanishes while being read has been outdone: look again.
             with suppress(ObjectMissing):
                 return BatchRecord.from_json(self._store.get(key), key=key)
         return None
 
-    def is_done(self, sequence: int) -> bool:
+    def begin(self, at: Offset, *, writer: str, patterns: tuple[str, ...]) -> BatchRecord:
+        """Fix where the stream begins, and let retention know; whoever was faster has decided."""
+        put_reader_position(self._store, self._stream, _needed_from(at))
+        with suppress(ObjectExists):
+            self._put(BatchRecord.start(0, at, writer, patterns))
+        newest = self.newest()
+        assert newest is not None, f"stream {self._stream} has begun and has no record"
+        return newest
+
+    def is_done(self, batch: BatchRecord) -> bool:
         """Whether the sink has this batch."""
-        entries = self._store.list(f"{self._prefix}done/")
-        return any(entry.key == self._done_key(sequence) for entry in entries)
+        wanted = self._done_key(batch.sequence)
+        entries = self._store.list(self._done)
+        return batch.is_start or any(entry.key == wanted for entry in entries)
 
     def fix(self, batch: BatchRecord) -> None:
-        """Make a batch's range durable, or find that it is; raises LogFenced if it is another."""
+        """Make a batch's range durable; raises LogFenced if another run has taken its number."""
         key = self._batch_key(batch.sequence)
         try:
-            self._store.put_new(key, batch.to_json())
+            self._put(batch)
         except ObjectExists as error:
-            found = BatchRecord.from_json(self._store.get(key), key=key)
-            if (found.after, found.upto) != (batch.after, batch.upto):
-                raise LogFenced(
-                    f"another pipeline delivers stream {self._stream}",
-                    hint="stop one of the two; they must not share a log",
-                ) from error
+            # A put that timed out may have arrived: then the object is ours.
+            with suppress(ObjectMissing):
+                if BatchRecord.from_json(self._store.get(key), key=key) == batch:
+                    return
+            raise self._fenced() from error
+        if self._store.list(self._batches, after=key):
+            # The number was free only because it is long past.
+            self._store.delete([key])
+            raise self._fenced()
 
     def finish(self, batch: BatchRecord) -> None:
         """Note that the sink has the batch, and let retention go on."""
@@ -115,19 +146,42 @@ class StreamRecord:
             self._store.put_new(self._done_key(batch.sequence), b"")
         put_reader_position(self._store, self._stream, _needed_from(batch.upto))
         last = batch.sequence - _KEEP
-        old = [self._batch_key(last), self._done_key(last)]
-        self._store.delete(old)
+        self._store.delete(
+            entry.key
+            for level in (self._batches, self._done)
+            for entry in self._store.list(level)
+            if _sequence_of(entry.key) <= last
+        )
 
     def forget(self) -> None:
-        """Reset the stream: it starts over at the beginning of the log."""
-        self._store.delete([entry.key for entry in self._store.list(self._prefix)])
-        drop_reader(self._store, self._stream)
+        """Reset the stream: it starts over at the beginning of the log. Its sink is left alone."""
+        while entries := self._store.list(self._batches):
+            at = Offset.whole(Reader(self._store).begin())
+            sequence = _sequence_of(entries[-1].key) + 1
+            drop_reader(self._store, self._stream)
+            put_reader_position(self._store, self._stream, _needed_from(at))
+            with suppress(ObjectExists):
+                self._put(BatchRecord.start(sequence, at, "reset", ()))
+                return
+
+    def _put(self, batch: BatchRecord) -> None:
+        self._store.put_new(self._batch_key(batch.sequence), batch.to_json())
 
     def _batch_key(self, sequence: int) -> str:
-        return f"{self._prefix}batches/{sequence:016d}.json"
+        return f"{self._batches}{sequence:016d}.json"
 
     def _done_key(self, sequence: int) -> str:
-        return f"{self._prefix}done/{sequence:016d}"
+        return f"{self._done}{sequence:016d}"
+
+    def _fenced(self) -> LogFenced:
+        return LogFenced(
+            f"another pipeline delivers stream {self._stream}, or it was reset",
+            hint="only one pipeline may deliver a stream: stop one of the two",
+        )
+
+
+def _sequence_of(key: str) -> int:
+    return int(key.rsplit("/", 1)[-1].partition(".")[0])
 
 
 def _needed_from(position: Offset) -> Lsn:

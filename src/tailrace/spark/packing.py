@@ -1,0 +1,82 @@
+"""Changes of many tables as rows of one schema, and back.
+
+A row holds successive changes of one table: where they begin, the table's shape, and the changes as
+an Arrow stream. One more row tells the range of the batch, so that it is known even if no table has
+a change.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.decode import TableChanges
+from tailrace.model import Offset, Relation
+from tailrace.model.change import COMMIT_LSN, ORDINAL
+
+SCHEMA: Final = "lsn long, ordinal long, about binary, changes binary"
+_FIELDS: Final[dict[str, pa.DataType]] = {
+    "lsn": pa.int64(),
+    "ordinal": pa.int64(),
+    "about": pa.binary(),
+    "changes": pa.binary(),
+}
+
+_RANGE_LSN: Final = -1
+"""Marks the row that is about the range, and sorts it first."""
+
+
+def range_row(after: Offset, upto: Offset) -> pa.RecordBatch:
+    """What a batch covers."""
+    about = json.dumps([after.to_dict(), upto.to_dict()]).encode()
+    return _row(_RANGE_LSN, 0, about, b"")
+
+
+def changes_row(changes: TableChanges) -> pa.RecordBatch:
+    """Changes of one table, at least one."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, changes.rows.schema) as writer:
+        writer.write_table(changes.rows)
+    lsn, ordinal = (changes.rows[name][0].as_py() for name in (COMMIT_LSN, ORDINAL))
+    return _row(lsn, ordinal, pickle.dumps(changes.relation), memoryview(sink.getvalue()))
+
+
+def _row(lsn: int, ordinal: int, about: bytes, changes: bytes | memoryview) -> pa.RecordBatch:
+    values = zip((lsn, ordinal, about, changes), _FIELDS.values(), strict=True)
+    return pa.RecordBatch.from_arrays([pa.array([v], kind) for v, kind in values], list(_FIELDS))
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """A batch on the driver: its range, and each table's changes in order."""
+
+    after: Offset
+    upto: Offset
+    tables: tuple[TableChanges, ...]
+
+
+def unpack(packed: pa.Table) -> Unpacked:
+    """Put the pieces of each table together again, in offset order. The changes are not copied."""
+    order = np.lexsort((packed["ordinal"].to_numpy(), packed["lsn"].to_numpy()))
+    first, *rest = order.tolist()
+    lsns = packed["lsn"].to_pylist()
+    assert lsns.count(_RANGE_LSN) == 1 and lsns[first] == _RANGE_LSN, "not one range in a batch"
+    after, upto = map(Offset.from_dict, json.loads(packed["about"][first].as_py()))
+    found: dict[str, tuple[Relation, list[pa.Table]]] = {}
+    for place in rest:
+        relation: Relation = pickle.loads(packed["about"][place].as_py())
+        known, tables = found.setdefault(relation.qualified, (relation, []))
+        # The planner ends a batch where a table changes its shape.
+        assert relation == known, f"two shapes of {relation.qualified} in a batch"
+        with pa.ipc.open_stream(packed["changes"][place].as_buffer()) as stream:
+            tables.append(stream.read_all())
+    return Unpacked(
+        after,
+        upto,
+        tuple(TableChanges(known, pa.concat_tables(tables)) for known, tables in found.values()),
+    )

@@ -1,0 +1,51 @@
+"""Why a query ended, and whether trying again may help."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tailrace import errors
+from tailrace.errors import LogError, TailraceError
+from tailrace.spark.options import ERROR_PREFIX
+
+_OURS: Final = re.compile(rf"(\w+): {re.escape(ERROR_PREFIX)}(.*)")
+_PYTHON: Final = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception)(?:: .*)?)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """`is_known` if Tailrace has raised it on purpose, and so knows whether it may pass."""
+
+    error: TailraceError
+    is_known: bool
+
+
+def failure_of(raised: BaseException) -> Failure:
+    """What was raised here."""
+    if isinstance(raised, TailraceError):
+        return Failure(raised, is_known=True)
+    text = " ".join(str(raised).split())
+    return _unknown(f"{type(raised).__name__}: {text}" if text else type(raised).__name__)
+
+
+def query_failure(query: StreamingQuery) -> Failure:
+    """What was raised by the source, in another process: only its text is left."""
+    exception = query.exception()
+    if exception is None:
+        return _unknown("somebody has stopped the query")
+    text = str(exception)
+    ours = _OURS.findall(text)
+    if ours:
+        name, message = ours[-1]
+        kind = getattr(errors, name, LogError)
+        return Failure(kind(message.strip()), is_known=True)
+    python = _PYTHON.findall(text)
+    return _unknown(python[-1] if python else text.strip().partition("\n")[0])
+
+
+def _unknown(reason: str) -> Failure:
+    return Failure(TailraceError(f"the query failed: {reason}", retry=True), is_known=False)
