@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -134,6 +135,49 @@ def test_f081_writer_killed_around_its_commit_applies_the_batch_once(
     assert table.version() == 1
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_f090_all_files_of_a_batch_are_synced_when_it_is_delivered(
+    lake: DeltaHarness, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    source = filled(lake)
+    source.update(1, n=10)
+    batch = batch_of(2, source.take())
+    if again:
+        lake.sink.write(batch)
+    synced: set[str] = set()
+    fsync = os.fsync
+
+    def record(handle: int) -> None:
+        synced.add(os.readlink(f"/proc/self/fd/{handle}"))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", record)
+    lake.sink.write(batch)
+    directory = Path(table_uri(lake.path, source.relation))
+    added = [action["add"] for action in commits(lake, source)[-1] if "add" in action]
+    files = [directory / str(add["path"]) for add in added if isinstance(add, dict)]
+    log = directory / "_delta_log"
+    expected = [*files, log / f"{2:020}.json", log, directory, Path(lake.path)]
+    assert files and synced >= {str(path) for path in expected}
+
+
+def test_f088_failed_sync_is_not_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = DeltaHarness(str(tmp_path), None)
+    source = Source()
+    source.insert(id=1)
+
+    def fail(handle: int) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(SinkError, match="cannot be synced") as caught:
+        lake.sink.write(batch_of(1, source.take()))
+    assert not caught.value.retry and caught.value.hint
+    lake.close()
+
+
 @pytest.mark.parametrize("first", ["deltalake", "delta-spark"])
 @pytest.mark.spark
 @pytest.mark.server
@@ -227,7 +271,7 @@ def test_merges_of_scattered_keys_leave_many_files(tmp_path: Path) -> None:
         lake.sink.write(batch_of(sequence, replace(one, rows=scattered)))
     assert lake.table(source.relation).count() == count
     sizes = pa.table(lake.table(source.relation).get_add_actions())["size_bytes"].to_numpy()
-    assert len(sizes) > 1 and sizes.max() < 20 << 20
+    assert len(sizes) > 1 and sizes.max() < 10 << 20
     lake.close()
 
 
@@ -291,7 +335,9 @@ def test_table_with_column_mapping_is_refused(tmp_path: Path) -> None:
     lake.close()
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(batches=st.lists(st.lists(ACTIONS, max_size=12), max_size=5))
 def test_merging_any_split_into_batches_gives_the_rows_of_the_source(
     tmp_path: Path, batches: list[list[tuple[Any, ...]]]

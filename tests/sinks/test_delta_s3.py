@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import Request, urlopen
 
-import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
@@ -29,7 +29,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[DeltaHar
         "AWS_ALLOW_HTTP": "true",
     }.items():
         monkeypatch.setenv(name, value)
-    boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1").create_bucket(Bucket="lake")
+    urlopen(Request(f"{endpoint}/lake", method="PUT")).close()
     # The servers of one process share their buckets.
     made = DeltaHarness(f"s3://lake/{tmp_path.name}", None)
     yield made

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import SchemaError
@@ -267,6 +267,7 @@ def act(source: Source, action: tuple[Any, ...]) -> None:
             source.truncate()
 
 
+@settings(deadline=None)
 @given(
     batches=st.lists(st.lists(ACTIONS, max_size=12), max_size=5),
     identity=st.sampled_from([ReplicaIdentity.DEFAULT, ReplicaIdentity.FULL]),

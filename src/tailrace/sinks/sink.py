@@ -73,6 +73,8 @@ class Sink(Protocol):
         stream.
 
         A table that has none is left out; a sink that records nothing always answers with nothing.
+        A stream asks when it starts: a record above its own last sequence means that it has lost
+        its place, and its next batches would be taken for old ones.
         """
         ...
 

@@ -21,6 +21,7 @@ from tailrace.sinks.delta.engine import Commit, Engine, app_id
 from tailrace.sinks.delta.merge import merge_of
 from tailrace.sinks.delta.place import table_uri
 from tailrace.sinks.delta.shape import Mode, lacks_columns, lake_schema
+from tailrace.sinks.delta.sync import sync_to_last_record
 from tailrace.sinks.delta.target import Target
 from tailrace.sinks.fold import fold
 from tailrace.sinks.settle import settle
@@ -83,9 +84,14 @@ class DeltaSink:
             logger.info(
                 "batch already applied table=%s sequence=%d", relation.qualified, batch.sequence
             )
-            return
-        if lacks_columns(target.fields, schema, relation):
-            target = target.widen(schema)
+        else:
+            if lacks_columns(target.fields, schema, relation):
+                target = target.widen(schema)
+            self._commit(batch, changes, target)
+        # Also what an earlier process has applied: it may have died before it got here.
+        sync_to_last_record(target.uri, app_id(batch.stream))
+
+    def _commit(self, batch: Batch, changes: TableChanges, target: Target) -> None:
         try:
             failpoint("delta.before_commit")
             self._apply(changes, target, Commit.of(batch))

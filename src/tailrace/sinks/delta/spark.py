@@ -29,6 +29,7 @@ SESSION_SETTINGS: Final = {
 }
 """What a session needs, beside the jar, when it is made."""
 
+_ROWS_PER_TASK: Final = "250000"
 _SOURCE: Final = "tailrace_source"
 
 
@@ -86,6 +87,8 @@ class SparkEngine:
         session.conf.set("spark.databricks.delta.write.txnAppId", commit.app_id)
         session.conf.set("spark.databricks.delta.write.txnVersion", str(commit.version))
         session.conf.set("spark.databricks.delta.commitInfo.userMetadata", commit.note)
+        # As many rows become one task and one file; the default would make hundreds of small ones.
+        session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _ROWS_PER_TASK)
         # Spark's default is a type that other readers can hold from the year 1677 to 2262 only.
         session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         return session

@@ -22,7 +22,7 @@ from tailrace.sinks.keys import find_keys
 # A merge writes the files that it touches anew, and splits what it writes at this size. Without
 # it the whole table ends up in one file after a few merges of scattered keys, and then every
 # merge rewrites all of it.
-_FILE_BYTES: Final = 16 << 20
+_FILE_BYTES: Final = 8 << 20
 _PROPERTIES: Final = {"delta.targetFileSize": str(_FILE_BYTES)}
 _COLUMN_MAPPING: Final = "delta.columnMapping.mode"
 
