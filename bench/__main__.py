@@ -14,7 +14,7 @@ from typing import Final
 
 from rich.console import Console
 
-from bench import capture, decode, growth, latency
+from bench import capture, decode, growth, latency, pipeline
 from bench.child import ProgramFailed
 from bench.machine import Machine, look_at_machine, server_version, versions
 from bench.options import ROOT, Options
@@ -25,6 +25,7 @@ BENCHMARKS: Final[dict[str, Callable[[Workbench], Report]]] = {
     "capture": capture.run,
     "latency": latency.run,
     "decode": decode.run,
+    "pipeline": pipeline.run,
     "growth": growth.run,
 }
 

@@ -42,6 +42,7 @@ class Child:
         log: Path,
         python: str = sys.executable,
         environment: Mapping[str, str] | None = None,
+        cwd: Path = ROOT,
     ) -> None:
         self._program = program
         self._log = log
@@ -52,7 +53,7 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                cwd=ROOT,
+                cwd=cwd,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **(environment or {})},
                 # Ctrl-C is for us; we stop the programs in the right order.
                 start_new_session=True,
