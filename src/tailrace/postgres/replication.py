@@ -45,11 +45,12 @@ class ReplicationConnection:
     def __init__(self, dsn: str, *, sender_timeout_s: int = SENDER_TIMEOUT_S) -> None:
         target = conninfo(dsn, settings=_settings(sender_timeout_s), replication=True)
         self._has_ended = False
-        self._pgconn = pq.PGconn.connect(target.encode())
-        if self._pgconn.status != pq.ConnStatus.OK:
-            message = self._pgconn.get_error_message()
-            self._pgconn.finish()
-            raise connect_error(message, target)
+        try:
+            # libpq's own PQconnectdb would hold up every thread of this process meanwhile.
+            self._conn = psycopg.connect(target, autocommit=True)
+        except psycopg.Error as error:
+            raise connect_error(str(error), target) from error
+        self._pgconn = self._conn.pgconn
         pin(self._pgconn)
 
     def try_lock(self, slot: str) -> bool:
@@ -76,7 +77,6 @@ class ReplicationConnection:
         result = self._execute(command)
         if result.status != pq.ExecStatus.COPY_BOTH:
             raise psycopg.errors.error_from_result(result)
-        self._pgconn.nonblocking = 1
 
     def fileno(self) -> int:
         """For poll()."""
@@ -123,7 +123,7 @@ class ReplicationConnection:
 
     def close(self) -> None:
         """End the session; the lock is free the moment the server sees it."""
-        self._pgconn.finish()
+        self._conn.close()
 
     def _end(self) -> psycopg.Error | SourceError:
         result = self._pgconn.get_result()
@@ -142,25 +142,29 @@ class ReplicationConnection:
 
     def _execute(self, command: sql.Composable) -> pq.abc.PGresult:
         """The result of one command. libpq's own PQexec would wait for a dead host for minutes."""
-        pgconn = self._pgconn
-        pgconn.send_query(command.as_bytes())
-        poller = select.poll()
-        poller.register(pgconn.socket, select.POLLIN)
+        self._pgconn.send_query(command.as_bytes())
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        while self._pgconn.flush():
+            self._await(select.POLLOUT, deadline)
         first: pq.abc.PGresult | None = None
         while True:
-            while pgconn.is_busy():
-                left_s = deadline - time.monotonic()
-                if left_s <= 0 or not poller.poll(left_s * 1000):
-                    raise SourceError("postgres does not answer", retry=True)
-                pgconn.consume_input()
-            result = pgconn.get_result()
+            while self._pgconn.is_busy():
+                self._await(select.POLLIN, deadline)
+                self._pgconn.consume_input()
+            result = self._pgconn.get_result()
             if result is None:
                 assert first is not None
                 return first
             if result.status == pq.ExecStatus.COPY_BOTH:
                 return result
             first = first or result
+
+    def _await(self, event: int, deadline: float) -> None:
+        poller = select.poll()
+        poller.register(self._pgconn.socket, event)
+        left_s = deadline - time.monotonic()
+        if left_s <= 0 or not poller.poll(left_s * 1000):
+            raise SourceError("postgres does not answer", retry=True)
 
 
 def _settings(sender_timeout_s: int) -> Mapping[str, str]:
