@@ -22,11 +22,20 @@ def test_a_line_is_a_time_and_a_phrase(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_others_are_heard_only_if_something_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure(verbose=True)
-    logging.getLogger("py4j").info("chatter")
-    logging.getLogger("py4j").error("trouble")
+    logs.configure(verbose=False)
+    logging.getLogger("boto3").info("chatter")
+    logging.getLogger("boto3").error("trouble")
     assert "chatter" not in (err := capsys.readouterr().err)
     assert "error: trouble" in err
+
+
+def test_the_bridge_to_spark_is_heard_only_by_who_asks(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure(verbose=False)
+    logging.getLogger("py4j.clientserver").error("an exception in the python proxy")
+    assert capsys.readouterr().err == ""
+    logs.configure(verbose=True)
+    logging.getLogger("py4j.clientserver").error("an exception in the python proxy")
+    assert "python proxy" in capsys.readouterr().err
 
 
 def test_verbose_adds_steps_and_tracebacks(capsys: pytest.CaptureFixture[str]) -> None:

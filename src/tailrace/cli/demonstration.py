@@ -68,7 +68,7 @@ class Demonstration:
             for name in ("capture", "pipeline"):
                 log = self._directory / f"{name}.log"
                 children.start(name, ["--config", str(self._config)], log=log, pass_fds=[lock])
-            course = _Course(self._gauges(conn), children, self._stop)
+            course = _Course(self._gauges(conn), children, self._stop, logs=self._directory)
             if not self._open(course, conn):
                 self._say("stopped during the start: there is nothing to prove")
                 return False
@@ -158,17 +158,20 @@ class Demonstration:
 class _Course:
     """What happens once everything has been started; each step fails if a child does."""
 
-    def __init__(self, gauges: Gauges, children: Children, stop: threading.Event) -> None:
+    def __init__(
+        self, gauges: Gauges, children: Children, stop: threading.Event, *, logs: Path
+    ) -> None:
         self._gauges = gauges
         self._children = children
         self._stop = stop
+        self._hint = f"see {logs / 'capture.log'} and {logs / 'pipeline.log'}"
 
     def wait(self, is_ready: Callable[[Report], bool]) -> bool:
         """Wait until everything is ready; False if told to stop."""
         deadline = time.monotonic() + START_TIMEOUT_S
         while not is_ready(self._report()):
             if time.monotonic() > deadline:
-                raise TailraceError(f"nothing was ready after {START_TIMEOUT_S:.0f} s")
+                raise TailraceError(f"not ready after {START_TIMEOUT_S:.0f} s", hint=self._hint)
             if self._stop.wait(_FRAME_S):
                 return False
         return True
@@ -193,7 +196,9 @@ class _Course:
             if is_at_rest:
                 return
             if time.monotonic() > deadline:
-                raise TailraceError(f"the lake was not at rest after {REST_TIMEOUT_S:.0f} s")
+                raise TailraceError(
+                    f"the lake is not at rest after {REST_TIMEOUT_S:.0f} s", hint=self._hint
+                )
             time.sleep(_FRAME_S)
 
     def _report(self) -> Report:

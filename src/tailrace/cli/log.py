@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from operator import itemgetter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -142,8 +143,8 @@ def _counts(header: Header) -> dict[str, int]:
 def _rows(reader: Reader, after: Offset, pattern: TablePattern) -> Iterator[dict[str, object]]:
     """The changes after a position, in order."""
     from tailrace.log.plan import pieces
-    from tailrace.model import Offset, Relation
-    from tailrace.model.change import TEXT
+    from tailrace.model import Lsn, Offset, Relation
+    from tailrace.model.change import COMMIT_LSN, ORDINAL, TEXT
     from tailrace.spark.planning import decode_pieces
 
     def wanted(relation: Relation) -> bool:
@@ -152,11 +153,16 @@ def _rows(reader: Reader, after: Offset, pattern: TablePattern) -> Iterator[dict
     upto = Offset.whole(reader.tip().segment_end)
     for piece in pieces(reader, after, upto, wanted=wanted):
         rows = [
-            {"_table": changes.relation.qualified, **row, TEXT: dict(row[TEXT] or ()) or None}
+            {
+                "_table": changes.relation.qualified,
+                "_offset": Offset(Lsn(row[COMMIT_LSN]), row[ORDINAL]),
+                **row,
+                TEXT: dict(row[TEXT] or ()) or None,
+            }
             for changes in decode_pieces(reader.store, [piece], wanted, None)
             for row in changes.rows.to_pylist()
         ]
-        yield from sorted(rows, key=lambda row: (row["_commit_lsn"], row["_ordinal"]))
+        yield from sorted(rows, key=itemgetter("_offset"))
 
 
 def _position(text: str) -> Offset:

@@ -1,7 +1,8 @@
 """What a run tells on stderr: a time, an event phrase, key=value pairs.
 
 Our own loggers speak from INFO on (DEBUG with `--verbose`), everybody else's from WARNING on, so
-that the lines read as the story of the run.
+that the lines read as the story of the run. The bridge to Spark is silent: it tells of every error
+that a batch raises, which the stream itself tells once and in its own words.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 from typing import Final
 
 _OURS: Final = "tailrace"
+_BRIDGE: Final = "py4j"
 
 
 class _LineFormatter(logging.Formatter):
@@ -30,6 +32,7 @@ def configure(*, verbose: bool) -> None:
     handler.setFormatter(_LineFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger(_OURS).setLevel(logging.DEBUG if verbose else logging.INFO)
+    logging.getLogger(_BRIDGE).setLevel(logging.WARNING if verbose else logging.CRITICAL)
 
 
 def is_verbose() -> bool:

@@ -82,11 +82,12 @@ def _log(log: LogReport) -> Iterator[tuple[str, str, str]]:
     from tailrace.cli.quantity import show_size
 
     if log.start is None:
-        yield "log", log.url, "not begun"
+        yield "log", "not begun", log.url
         return
     behind = "" if log.lag_bytes is None else f", {show_size(log.lag_bytes)} behind postgres"
-    yield "log", log.url, f"{log.start} … {log.tip}{behind}"
-    yield "", "", f"{log.object_count} objects, {show_size(log.stored_bytes)}"
+    stored = f"{log.object_count} objects, {show_size(log.stored_bytes)}"
+    yield "log", stored, f"{log.start} … {log.tip}{behind}"
+    yield "", "", log.url
 
 
 def _streams(streams: tuple[StreamReport, ...]) -> Iterator[tuple[str, str, str]]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tailrace.cli.options import ConfigFile, Verbose
 from tailrace.errors import SourceError
+
+if TYPE_CHECKING:
+    from tailrace.postgres.quote import SourceNames
+    from tailrace.storage import Store
 
 
 def teardown(
@@ -18,39 +22,56 @@ def teardown(
 ) -> None:
     """Drop the replication slot and the publication, and with --log delete the log.
 
-    Without its slot a log cannot go on: capture must begin a new one. Lake tables stay.
+    Without its slot a log cannot go on: capture must begin a new one. Tables in Postgres and in
+    the lake stay as they are.
 
     Example: tailrace teardown --log
     """
     from tailrace.cli.config import load
     from tailrace.cli.source import source_dsn
     from tailrace.cli.wiring import source_names
+    from tailrace.storage import open_store
+
+    settings = load(config)
+    names, store = source_names(settings), open_store(settings.log.url)
+    what = f"slot {names.slot} and publication {names.publication}"
+    if log:
+        what += f", and the whole log at {store.url}"
+    if not yes:
+        typer.confirm(f"drop {what}?", abort=True)
+    with source_dsn(settings) as dsn:
+        _drop(dsn, names, store if log else None)
+    typer.echo(f"dropped {what}")
+    if not log:
+        typer.echo("the log stays and can be read; to begin a new one, give it another log.url")
+
+
+def _drop(dsn: str, names: SourceNames, log: Store | None) -> None:
+    """As the leader, so that nobody captures meanwhile."""
     from tailrace.postgres.publication import drop_publication
     from tailrace.postgres.replication import ReplicationConnection
     from tailrace.postgres.session import connect
     from tailrace.postgres.slot import drop_slot
-    from tailrace.storage import open_store
 
-    settings = load(config)
-    names = source_names(settings)
-    what = f"slot {names.slot} and publication {names.publication}"
-    if log:
-        what += f", and the whole log at {settings.log.url}"
-    if not yes:
-        typer.confirm(f"drop {what}?", abort=True)
-    with source_dsn(settings) as dsn:
-        leader = ReplicationConnection(dsn)
-        try:
-            if not leader.try_lock(names.slot):
-                raise SourceError(
-                    f"a capture process leads slot {names.slot}", hint="stop it first"
-                )
-            with connect(dsn) as conn:
-                drop_slot(conn, names.slot)
-                drop_publication(conn, names.publication)
-            if log:
-                store = open_store(settings.log.url)
-                store.delete([entry.key for entry in store.list("")])
-        finally:
-            leader.close()
-    typer.echo(f"dropped {what}")
+    leader = ReplicationConnection(dsn)
+    try:
+        if not leader.try_lock(names.slot):
+            raise SourceError(f"a capture process leads slot {names.slot}", hint="stop it first")
+        with connect(dsn) as conn:
+            drop_slot(conn, names.slot)
+            drop_publication(conn, names.publication)
+        if log is not None:
+            _delete(log)
+    finally:
+        leader.close()
+
+
+def _delete(store: Store) -> None:
+    """Only what is the log's: a bucket may hold other things. The beginning goes last, so that a
+    log of which half is gone is never taken for one that has not begun.
+    """
+    from tailrace.log import layout
+
+    keys = [entry.key for level in layout.LEVELS for entry in store.list(level)]
+    store.delete(key for key in keys if key != layout.GENESIS)
+    store.delete([layout.GENESIS, layout.INTENT])

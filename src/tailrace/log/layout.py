@@ -34,6 +34,10 @@ READERS: Final = "readers/"
 STREAMS: Final = "streams/"
 TORN: Final = "torn/"
 INTENT: Final = "intent.json"
+LEVELS: Final = (
+    *(SEGMENTS, MERGED, PARTS, PROGRESS, FRONTIER, PUBLICATION, READERS, STREAMS, TORN),
+)
+"""All that a log consists of, beside the intent."""
 GENESIS: Final = f"{SEGMENTS}{Lsn(0).hex16}.arrow"
 """The first segment of the chain: it starts at nothing, holds no frames, and ends where the slot
 begins.

@@ -1,0 +1,54 @@
+"""`tailrace check`: every finding with its cure, as a table and as JSON; exit 1 on a blocker."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.project import Ended, Project
+from tests.server import Database
+
+
+def findings(ended: Ended) -> dict[str, tuple[str, str]]:
+    """Severity and cure by subject, but for what is said about the server."""
+    return {
+        found["subject"]: (found["severity"], found["fix"])
+        for found in ended.json
+        if found["subject"] != "server"
+    }
+
+
+def test_tables_are_judged_one_by_one(project: Project, database: Database) -> None:
+    with database.connect() as admin:
+        admin.execute("CREATE TABLE good (id int PRIMARY KEY)")
+        admin.execute("CREATE TABLE keyless (id int)")
+        admin.execute("CREATE TABLE filled AS SELECT 1 AS id")
+        admin.execute("ALTER TABLE filled ADD PRIMARY KEY (id)")
+        before = admin.execute("SELECT count(*) FROM pg_publication").fetchone()
+        project.configure(database.dsn, tables=["public.*", "public.godo", "other.*"])
+        ended = project.run("check", "--json")
+        assert (ended.code, ended.err) == (1, "")
+        assert findings(ended) == {
+            "public.keyless": ("blocker", 'ALTER TABLE "public"."keyless" ADD PRIMARY KEY (…);'),
+            "public.filled": ("blocker", "empty it, or leave it out of capture.tables"),
+            "public.godo": ("blocker", "did you mean public.good?"),
+            "other.*": ("warning", "correct capture.tables, or wait"),
+        }
+        assert set(ended.json[0]) == {"severity", "subject", "message", "fix"}
+        assert admin.execute("SELECT count(*) FROM pg_publication").fetchone() == before
+    assert not (project.directory / "log").exists()
+
+
+def test_a_source_without_a_blocker_passes(
+    project: Project, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    with database.connect() as admin:
+        admin.execute('CREATE TABLE "odd [bold]" (id int PRIMARY KEY)')
+        project.configure(database.dsn)
+        ended = project.run("check")
+        assert ended.code == 0
+        assert "max_slot_wal_keep_size is unlimited" in ended.out
+        admin.execute('ALTER TABLE "odd [bold]" DROP COLUMN id')
+    ended = project.run("check")
+    assert ended.code == 1
+    assert "public.odd [bold]" in ended.out

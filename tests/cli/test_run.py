@@ -1,0 +1,101 @@
+"""`tailrace run` and `pipeline`: from Postgres to the lake, and how they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tailrace.cli.gauges import LakeRows
+from tests.cli.processes import await_none, working_on
+from tests.cli.project import TIMEOUT_S, Project
+from tests.server import Database
+
+STREAMS = 'streams: {lake: {tables: ["public.*"], sink: {type: delta, path: lake}}}'
+
+
+def await_rows(table: Path, count: int) -> None:
+    rows, deadline = LakeRows(str(table)), time.monotonic() + TIMEOUT_S
+    while rows.count() != count:
+        assert time.monotonic() < deadline, rows.count()
+        time.sleep(0.1)
+
+
+@pytest.mark.spark
+def test_changes_reach_the_lake_and_a_damaged_log_is_said(
+    project: Project, database: Database
+) -> None:
+    project.configure(database.dsn, more=STREAMS)
+    with database.connect() as admin:
+        admin.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        with project.running("run") as run:
+            run.await_line("streaming slot=")
+            for number in (1, 2, 3):
+                admin.execute("INSERT INTO t VALUES (%s)", [number])
+                project.await_captured(admin)
+            run.await_line("stream started stream=lake")
+            await_rows(project.directory / "lake" / "public" / "t", 3)
+            ended = run.stop(signal.SIGINT)
+            assert ended.code == 0, ended.err
+            assert "stopped slot=" in ended.err and "error" not in ended.err
+        assert not working_on(project.directory)
+
+    segment = sorted((project.directory / "log" / "segments").glob("*.arrow"))[2]
+    data = bytearray(segment.read_bytes())
+    data[len(data) * 2 // 3] ^= 0x01
+    segment.write_bytes(data)
+    with project.running("pipeline", "--reset") as pipeline:
+        code, error, _ = pipeline.wait().failure
+    assert code == 1
+    assert segment.name in error
+    assert not working_on(project.directory)
+
+
+def test_a_child_that_fails_ends_all_with_its_words_and_its_status(
+    project: Project, database: Database
+) -> None:
+    project.configure(database.dsn, tables=["public.missing"], more=STREAMS)
+    with project.running("run") as run:
+        ended = run.wait()
+    code, error, hint = ended.failure
+    assert (code, error) == (2, "public.missing matches no table")
+    assert "make the table" in hint
+    assert not working_on(project.directory)
+
+
+def test_a_child_that_is_killed_is_told_of(project: Project, database: Database) -> None:
+    project.configure(database.dsn, more="streams: {}")
+    with project.running("run") as run:
+        run.await_line("streaming slot=")
+        (capture,) = (pid for pid, line in working_on(project.directory) if " capture " in line)
+        os.kill(capture, signal.SIGKILL)
+        code, error, hint = run.wait().failure
+    assert (code, error) == (1, "capture was killed by SIGKILL")
+    assert "memory" in hint
+
+
+def test_nothing_is_left_when_it_is_killed(project: Project, database: Database) -> None:
+    project.configure(database.dsn, more=STREAMS)
+    with project.running("run") as run:
+        run.await_line("starting spark")
+        run.process.kill()
+        await_none(project.directory)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more", "words", "cure"),
+    [
+        (["--stream", "lkae"], STREAMS, "there is no stream lkae", "one of: lake"),
+        ([], "streams: {}", "there is no stream to deliver", "streams:"),
+    ],
+)
+def test_a_stream_that_is_not_configured_is_wrong_use(
+    project: Project, arguments: list[str], more: str, words: str, cure: str
+) -> None:
+    project.configure("postgresql://ann@db/shop", more=more)
+    code, error, hint = project.run("pipeline", *arguments).failure
+    assert (code, error) == (2, words)
+    assert cure in hint

@@ -1,0 +1,67 @@
+"""`tailrace status`: at a glance, and as JSON; exit 1 if something needs a person."""
+
+from __future__ import annotations
+
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from tailrace.log.retention import put_reader_position
+from tests.cli.project import Project
+from tests.server import Database
+
+
+def test_before_the_start_nothing_is_wrong(project: Project, database: Database) -> None:
+    project.configure(database.dsn)
+    ended = project.run("status", "--json")
+    assert ended.code == 0
+    assert ended.json["source"]["state"] == "not begun"
+    assert ended.json["log"]["start"] is None
+    assert ended.json["streams"][0]["position"] is None
+    assert not (project.directory / "log").exists()
+
+
+def test_slot_tables_log_and_streams(
+    project: Project, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    project.configure(database.dsn)
+    with database.connect() as admin:
+        admin.execute("CREATE TABLE good (id int PRIMARY KEY)")
+        admin.execute("CREATE TABLE keyless (id int)")
+        with project.capturing():
+            admin.execute("INSERT INTO good VALUES (1)")
+            end = project.await_captured(admin)
+            put_reader_position(project.store, "lake", end)
+            ended = project.run("status", "--json")
+            assert ended.code == 0
+            found = ended.json
+            assert set(found) == {"source", "log", "streams"}
+            assert found["source"]["state"] == "streaming"
+            assert found["source"]["tables"] == ["public.good"]
+            (left_out,) = found["source"]["left_out"]
+            assert left_out["table"] == "public.keyless"
+            assert "has no primary key" in left_out["reason"]
+            assert found["log"]["segment_end"] == str(end)
+            (stream,) = found["streams"]
+            assert (stream["position"], stream["lag_bytes"], stream["lag_s"]) == (str(end), 0, 0)
+            text = project.run("status").out
+            assert "streaming" in text and "public.keyless" in text and "has everything" in text
+        # Nobody captures, and the server keeps its wal for us.
+        ended = project.run("status", "--json")
+        assert (ended.code, ended.json["source"]["state"]) == (1, "idle")
+        admin.execute("SELECT pg_drop_replication_slot('tailrace_test')")
+    ended = project.run("status", "--json")
+    assert (ended.code, ended.json["source"]["state"]) == (1, "missing")
+
+
+def test_the_log_is_shown_although_postgres_is_away(project: Project, database: Database) -> None:
+    project.configure(database.dsn)
+    with project.capturing():
+        pass
+    project.configure(make_conninfo(database.tcp_dsn, port="1", password="hunter2"))
+    ended = project.run("status", "--json")
+    assert ended.code == 1
+    assert ended.json["source"]["state"] == "unknown"
+    assert ended.json["source"]["error"] == "nothing listens at 127.0.0.1:1"
+    assert ended.json["log"]["object_count"] == 1
+    assert "hunter2" not in ended.out + ended.err
