@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tailrace.capture.actions import (
@@ -13,6 +15,7 @@ from tailrace.capture.core import Core
 from tailrace.model import Lsn
 from tests.capture.core_bench import LIMITS, Bench
 from tests.capture.wal import (
+    START,
     Wal,
     insert,
     keepalive,
@@ -111,6 +114,13 @@ def test_f045_reading_pauses_while_the_writer_is_behind_and_goes_on_after(
     assert LIMITS.pending_bytes_max <= 350 * sent <= 2 * LIMITS.pending_bytes_max
     bench.store_all()
     assert bench.core.wants_input
+
+
+def test_reading_goes_on_if_nothing_waits_for_the_writer(bench: Bench, wal: Wal) -> None:
+    bench.core = Core(START, limits=replace(LIMITS, part_bytes=1 << 20), now=bench.now)
+    begin, row, _ = wal.commit(insert(1, size=9000)).messages()
+    bench.receive(begin, row)
+    assert bench.job is None and bench.core.wants_input
 
 
 def test_a_long_pause_of_reading_is_not_silence(bench: Bench, wal: Wal) -> None:

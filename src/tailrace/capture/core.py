@@ -116,8 +116,11 @@ class Core:
     @property
     def wants_input(self) -> bool:
         """False while so much waits for the writer that no more should be read."""
+        if self._is_stopping:
+            return False
         pending_bytes = self._queue_bytes + self._complete.data_bytes + self._assembly.open_bytes
-        return not self._is_stopping and pending_bytes < self._limits.pending_bytes_max
+        # If nothing waits for the writer, only what is still to be read can bring it work.
+        return self.is_at_rest or pending_bytes < self._limits.pending_bytes_max
 
     @property
     def is_at_rest(self) -> bool:

@@ -41,6 +41,9 @@ LOCK_POLL_S: Final = (0.5, 1.0)
 LEFT_BEHIND_MAX: Final = 4
 """How many threads may hang in a dead store before we stop adding to them."""
 
+_GOOD_S: Final = 10.0
+"""A leadership that lasted so long did not fail at once: the next try need not wait."""
+
 _TERMINAL: Final = (ConfigError, SchemaError, SegmentCorrupt, SegmentMissing, SlotLost, SourceGap)
 
 
@@ -78,7 +81,7 @@ class Daemon:
                 if self._news.is_new("capture", str(error)):
                     logger.warning("capture interrupted error=%s", error)
                 self._metrics.reconnects.inc()
-            if time.monotonic() - started > 60:
+            if time.monotonic() - started > _GOOD_S:
                 backoff.reset()
             self._stop.wait(backoff.next_s())
 
