@@ -15,7 +15,8 @@ from tailrace.sinks.delta.spark import SESSION_SETTINGS, delta_is_available
 from tailrace.spark.session import spark_session
 from tests.sinks.harness import DeltaHarness, Harness, MemoryHarness
 
-# The newest release for this Spark that could be had when the tests were last run.
+# 4.4.1 is out as well, but 4.4.0 is what these tests have been run with: the Maven repository in
+# reach had no later one for this Spark.
 DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
 
 SPARK: Final = [pytest.mark.spark, pytest.mark.server]
