@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 
-from tailrace.capture import Daemon, Limits, Metrics
+from tailrace.capture import Daemon, Limits, Metrics, housekeeping
 from tailrace.log.merge import MergePolicy
 from tailrace.storage import open_store
 from tests.capture.running import settings
@@ -18,6 +18,9 @@ def main(argument: str) -> None:
     """Capture until SIGTERM."""
     told = json.loads(argument)
     logging.basicConfig(level=logging.INFO, format="%(process)d %(name)s %(message)s")
+    # All that happens now and then happens often, so that it can be killed in the middle.
+    for interval in ("TABLES_INTERVAL_S", "LOG_INTERVAL_S", "RETENTION_INTERVAL_S"):
+        setattr(housekeeping, interval, 0.2)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     daemon = Daemon(
