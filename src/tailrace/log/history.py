@@ -19,8 +19,8 @@ from tailrace.storage import ObjectMissing, Store
 def headers_back(store: Store) -> Iterator[Header]:
     """The headers of the chain, newest first.
 
-    What is merged or dropped meanwhile is looked for again. Of merged segments that overlap, the
-    part that they share may come twice.
+    What is merged away meanwhile is looked for again, and then the merged segment comes whole: what
+    it shares with those before it comes twice.
     """
     reached: Lsn | None = None
     looks = 0

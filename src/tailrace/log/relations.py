@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +18,14 @@ from tailrace.errors import SegmentCorrupt
 from tailrace.log.header import RelationUse
 from tailrace.log.offsets import ChangeOffsets
 from tailrace.model import Relation
-from tailrace.postgres.catalog import RelationCatalog
 from tailrace.postgres.frames import Frames
 from tailrace.postgres.pgoutput import Tag, parse_relation, parse_truncate
 
-Describe = Callable[[Sequence[int]], Mapping[int, RelationCatalog]]
+if TYPE_CHECKING:
+    # Whoever only reads the log has no use for a Postgres client.
+    from tailrace.postgres.catalog import RelationCatalog
+
+Describe: TypeAlias = "Callable[[Sequence[int]], Mapping[int, RelationCatalog]]"
 """Asks the source's catalog about tables, by oid; tables that are gone are left out."""
 
 _RELATION_BYTES_MIN = 10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import Final
@@ -22,7 +22,9 @@ PARTITION_BYTES: Final = 8 << 20
 """About how much one task decodes; a merged segment that is larger is one task's."""
 
 POLL_S: Final = 0.1
-"""How often an idle query looks for the one object that would be new. Spark asks far more often."""
+"""How often an idle query looks for the one object that would be new. Spark asks far more often,
+and waits: an answer from memory would be wrong for what came a moment ago.
+"""
 
 LOOK_S: Final = 2.0
 """How often an idle query looks at the whole log, which takes several listings: for what came and
@@ -91,8 +93,18 @@ class BatchEnds:
     when nothing happens.
     """
 
-    def __init__(self, reader: Reader, *, limits: Limits, wanted: Wanted) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        *,
+        limits: Limits,
+        wanted: Wanted,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self.reader = reader
+        self._clock = clock
+        self._sleep = sleep
         self._limits = limits
         self._wanted = wanted
         self._target: Offset | None = None
@@ -106,21 +118,21 @@ class BatchEnds:
 
     def next(self, start: Offset, limit: ReadLimit) -> Offset:
         """The end of the batch that starts after `start`; `start` if there is nothing new."""
-        if start == self._idle_at and not self._may_be_news(start):
+        if start == self._idle_at and not self._is_news(start):
             return start
         end = plan_end(self.reader, start, limits=self._limited(limit), wanted=self._wanted)
         if self._target is not None:
             end = max(start, min(end, self._target))
         if end == start:
             self._idle_at = start
-            self._poll_at = time.monotonic() + POLL_S
-            self._look_at = time.monotonic() + LOOK_S
+            now = self._clock()
+            self._poll_at, self._look_at = now + POLL_S, now + LOOK_S
         return end
 
-    def _may_be_news(self, start: Offset) -> bool:
-        now = time.monotonic()
-        if now < self._poll_at:
-            return False
+    def _is_news(self, start: Offset) -> bool:
+        """Look no more often than is fair to the store."""
+        self._sleep(max(0.0, self._poll_at - self._clock()))
+        now = self._clock()
         self._poll_at = now + POLL_S
         return now >= self._look_at or self._has_successor(start)
 

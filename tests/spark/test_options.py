@@ -1,0 +1,116 @@
+"""Options of the format are read strictly, and a mistake is one line that says what to write."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailrace.errors import (
+    ConfigError,
+    LogError,
+    OffsetOutOfRange,
+    SchemaError,
+    StoreError,
+    TailraceError,
+)
+from tailrace.model import Lsn, Offset
+from tailrace.spark.options import ERROR_PREFIX, ReadOptions, one_line_errors
+from tailrace.storage import ObjectMissing
+from tests.spark.made_log import MadeLog, Table
+
+BASICS = {"log": "file:/nowhere", "table": "public.orders"}
+SECOND_US = 1_000_000
+
+
+def _options(log: MadeLog, **options: str) -> ReadOptions:
+    return ReadOptions.of({"log": log.store.url, "table": "public.orders", **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tabel": "x", **BASICS}, "no option tabel"),
+        ({"path": "/somewhere", **BASICS}, "no option path"),
+        ({"log": "file:/nowhere"}, "needs the option table"),
+        ({"table": "public.orders"}, "needs the option log"),
+        ({"startingtimestamp": "yesterday", **BASICS}, "startingTimestamp 'yesterday' is not a"),
+        ({"maxChangesPerTrigger": "0", **BASICS}, "maxChangesPerTrigger '0' is not a positive"),
+        ({"maxBytesPerTrigger": "many", **BASICS}, "maxBytesPerTrigger 'many' is not a positive"),
+        (
+            {"startingOffset": "0/1", "startingTimestamp": "2026-01-15", **BASICS},
+            "startingOffset and startingTimestamp exclude each other",
+        ),
+        (
+            {"endingOffset": "0/1", "endingTimestamp": "2026-01-15", **BASICS},
+            "endingOffset and endingTimestamp exclude each other",
+        ),
+    ],
+)
+def test_mistakes_are_told_by_the_documented_name(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ReadOptions.of(options)
+
+
+def test_keys_may_be_in_any_case() -> None:
+    options = ReadOptions.of({"LOG": "file:/l", "Table": "a.b", "maxchangespertrigger": "5"})
+    assert (options.log, options.table, options.limits.changes_max) == ("file:/l", "a.b", 5)
+
+
+@pytest.mark.parametrize("text", ["0/1200:3", '{"v":1,"lsn":4608,"ord":3}'])
+def test_positions_are_read_as_people_and_as_spark_write_them(log: MadeLog, text: str) -> None:
+    options = _options(log, startingOffset=text, endingOffset=text)
+    expected = Offset(Lsn(0x1200), 3)
+    assert options.start(options.reader()) == options.end(options.reader()) == expected
+
+
+@pytest.mark.parametrize("text", ["tomorrow", "{}", '{"v":2,"lsn":1,"ord":1}', "0/1:x", ""])
+def test_what_is_no_position_is_refused(log: MadeLog, text: str) -> None:
+    options = _options(log, startingOffset=text)
+    with pytest.raises(ConfigError, match=r"startingOffset .* is not a position"):
+        options.start(options.reader())
+
+
+def test_range_is_the_whole_log_unless_told_otherwise(log: MadeLog) -> None:
+    log.insert(Table(), 1)
+    options = _options(log)
+    reader = options.reader()
+    assert (options.start(reader), options.end(reader)) == (log.begin, log.end)
+    assert not options.is_bounded
+
+
+def test_times_choose_whole_transactions(log: MadeLog) -> None:
+    table = Table()
+    ends = [log.commit(table, table.insert(n, "", 0), ts_us=n * SECOND_US) for n in range(3)]
+    # Commit times count from the year 2000 in frames.
+    times = [f"2000-01-01 00:00:0{n}+00" for n in range(3)]
+    options = _options(log, startingTimestamp=times[1], endingTimestamp=times[1])
+    reader = options.reader()
+    assert ends[0] <= options.start(reader) < ends[1]
+    assert options.end(reader) == ends[1]
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (StoreError("the disk is gone"), StoreError),
+        (StoreError("no rights", retry=False), LogError),
+        (ObjectMissing("no object"), ObjectMissing),
+        (LogError("busy", retry=True), StoreError),
+        (OffsetOutOfRange("dropped"), OffsetOutOfRange),
+        (SchemaError("new shape", hint="start again"), SchemaError),
+    ],
+)
+def test_class_alone_tells_whether_to_try_again(
+    raised: TailraceError, told: type[TailraceError]
+) -> None:
+    with pytest.raises(TailraceError) as caught, one_line_errors():
+        raise raised
+    assert caught.type is told
+    assert told.retry == raised.retry
+    hint = f" ({raised.hint})" if raised.hint else ""
+    assert str(caught.value) == f"{ERROR_PREFIX}{raised}{hint}"
+
+
+def test_error_is_marked_once() -> None:
+    with pytest.raises(ConfigError) as caught, one_line_errors(), one_line_errors():
+        raise ConfigError("wrong", hint="right")
+    assert str(caught.value) == "tailrace: wrong (right)"
