@@ -43,7 +43,7 @@ def demo(directory: Path, *options: str) -> Iterator[Running]:
         assert running_dsn(directory / ".tailrace" / "postgres") is None
 
 
-@pytest.mark.spark
+@pytest.mark.slow
 def test_the_demo_proves_the_lake_and_would_see_a_difference(directory: Path) -> None:
     with demo(directory, "--seconds", "600", "--rate", "50") as running:
         running.await_line("writing: ")

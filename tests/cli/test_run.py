@@ -24,7 +24,7 @@ def await_rows(table: Path, count: int) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.spark
+@pytest.mark.slow
 def test_changes_reach_the_lake_and_a_damaged_log_is_said(
     project: Project, database: Database
 ) -> None:
@@ -38,7 +38,10 @@ def test_changes_reach_the_lake_and_a_damaged_log_is_said(
                 project.await_captured(admin)
             run.await_line("stream started stream=lake")
             await_rows(project.directory / "lake" / "public" / "t", 3)
-            ended = run.stop(signal.SIGINT)
+            # As the manager of a service does it: all at once, Spark's own processes among them.
+            for pid, _ in working_on(project.directory):
+                os.kill(pid, signal.SIGTERM)
+            ended = run.wait()
             assert ended.code == 0, ended.err
             assert "stopped slot=" in ended.err and "error" not in ended.err
         assert not working_on(project.directory)

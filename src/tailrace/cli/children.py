@@ -1,7 +1,8 @@
 """Commands of ours as child processes: started, watched, and never left behind.
 
-A child reads its standard input, on which nothing is ever written: when its parent is gone, however
-that came about, the input ends and the child stops as on SIGTERM.
+A child reads its standard input, on which nothing is ever written: when its parent wants it to, or
+is gone, however that came about, the input ends and the child stops as on SIGTERM. A signal would
+not do: who stops a service may signal all its processes, and a second signal ends a child at once.
 """
 
 from __future__ import annotations
@@ -62,19 +63,16 @@ class Child:
 
     def ask_to_stop(self) -> None:
         """Ask it to end, and do not wait."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
     def make_stop(self) -> None:
         """Wait for its end; one that takes too long is killed."""
-        assert self._process.stdin is not None
         try:
             self._process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        finally:
-            self._process.stdin.close()
 
 
 class Children:
@@ -115,7 +113,9 @@ class Children:
 
 
 def stop_with_parent(stop: threading.Event) -> None:
-    """In a child: set `stop` when the parent is gone. Anywhere else this does nothing."""
+    """In a child: set `stop` when the parent asks for it or is gone. Anywhere else this does
+    nothing.
+    """
     if os.environ.pop(_MARK, None) is None:
         return
 
@@ -123,7 +123,7 @@ def stop_with_parent(stop: threading.Event) -> None:
         while os.read(sys.stdin.fileno(), 1024):
             pass
         stop.set()
-        # Nobody is left to make us end if something hangs.
+        # If something hangs, there may be nobody left to make us end.
         time.sleep(STOP_TIMEOUT_S)
         os._exit(1)
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import threading
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +15,7 @@ from tailrace.cli.options import ConfigFile, Verbose
 from tailrace.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from pyspark.sql import SparkSession
 
@@ -54,13 +57,14 @@ def pipeline(
         if reset:
             for name in chosen:
                 StreamRecord(store, name).forget()
-        spark = _start_spark(settings)
+        with _ending_at_once(signals.event):
+            spark = _start_spark(settings)
         try:
             streams = [_stream(name, section, spark) for name, section in chosen.items()]
             work_dir = settings.directory / "spark"
             Pipeline(streams, spark, store, work_dir=work_dir).run(signals.event)
         finally:
-            spark.stop()
+            _stop_spark(spark)
 
 
 def _choose(settings: Config, names: Iterable[str]) -> dict[str, StreamSection]:
@@ -88,6 +92,33 @@ def _start_spark(settings: Config) -> SparkSession:
     )
     logger.info("spark started ui=%s", spark.sparkContext.uiWebUrl)
     return spark
+
+
+@contextmanager
+def _ending_at_once(stop: threading.Event) -> Iterator[None]:
+    """Told to stop during the block, the process ends: the start of Spark cannot be interrupted,
+    and nothing is under way yet that could be lost.
+    """
+    is_over = threading.Event()
+
+    def watch() -> None:
+        stop.wait()
+        if not is_over.is_set():
+            os._exit(0)
+
+    threading.Thread(target=watch, name="early-stop", daemon=True).start()
+    yield
+    is_over.set()
+
+
+def _stop_spark(spark: SparkSession) -> None:
+    from py4j.protocol import Py4JError
+
+    try:
+        spark.stop()
+    except (Py4JError, ConnectionError) as error:
+        # Who stops a service may signal all its processes at once, Spark's own among them.
+        logger.debug("spark has ended before us error=%s", error)
 
 
 def _stream(name: str, section: StreamSection, spark: SparkSession) -> Stream:
