@@ -33,11 +33,13 @@ def failure_of(raised: BaseException) -> Failure:
 
 
 def query_failure(query: StreamingQuery) -> Failure:
-    """What was raised by the source, in another process: only its text is left."""
+    """What was raised by the source, in another process, or by Spark itself."""
     exception = query.exception()
-    if exception is None:
-        return _unknown("somebody has stopped the query")
-    text = str(exception)
+    return failure_told(str(exception)) if exception else _unknown("somebody has stopped it")
+
+
+def failure_told(text: str) -> Failure:
+    """What a traceback says: nothing else is left of an error that came through Spark."""
     ours = _OURS.findall(text)
     if ours:
         name, message = ours[-1]

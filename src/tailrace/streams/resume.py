@@ -31,21 +31,23 @@ def resume(record: StreamRecord, reader: Reader, *, patterns: Sequence[str], wri
     newest = record.newest() or record.begin(
         Offset.whole(reader.begin()), writer=writer, patterns=tuple(patterns)
     )
-    if not newest.is_start:
-        _refuse_latecomers(newest, reader, patterns)
     if record.is_done(newest):
-        return Resume(newest.upto, newest.sequence + 1, newest.known | newest.tables)
-    return Resume(newest.after, newest.sequence, newest.known, newest)
+        at = Resume(newest.upto, newest.sequence + 1, newest.known | newest.tables)
+    else:
+        at = Resume(newest.after, newest.sequence, newest.known, newest)
+    if not newest.is_start and not set(patterns) <= set(newest.patterns):
+        _refuse_latecomers(at.start, reader, before=newest.patterns, now=patterns)
+    return at
 
 
-def _refuse_latecomers(newest: BatchRecord, reader: Reader, patterns: Sequence[str]) -> None:
+def _refuse_latecomers(
+    start: Offset, reader: Reader, *, before: Sequence[str], now: Sequence[str]
+) -> None:
     """A table that the stream has passed over so far would be delivered without its beginning."""
-    if set(patterns) <= set(newest.patterns):
-        return
     for header in headers_back(reader.store):
         for use in header.relations:
-            is_new = _match(patterns, use.relation) and not _match(newest.patterns, use.relation)
-            if is_new and use.since <= newest.after:
+            is_late = _match(now, use.relation) and not _match(before, use.relation)
+            if is_late and use.since <= start:
                 raise ConfigError(
                     f"the stream has passed over {use.relation.qualified} so far",
                     hint="deliver the table by a stream of its own, or reset the stream",

@@ -1,0 +1,72 @@
+"""Why a query ended is told from what is left of it, and so is whether to try again."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailrace.errors import (
+    LogError,
+    OffsetOutOfRange,
+    SegmentMissing,
+    SinkError,
+    StoreError,
+    TailraceError,
+)
+from tailrace.streams.failure import failure_of, failure_told
+
+_TRACE = """[STREAM_FAILED] Query [id = x, runId = y] terminated with exception: Job aborted
+Traceback (most recent call last):
+  File "/x/tailrace/spark/options.py", line 46, in one_line_errors
+    yield
+tailrace.errors.{inner}: the log starts at 0/2000
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+tailrace.errors.{outer}: tailrace: the log starts at 0/2000 (start again)
+
+	at org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException
+"""
+
+
+@pytest.mark.parametrize("kind", [OffsetOutOfRange, StoreError, SegmentMissing, LogError])
+def test_our_own_error_comes_back_from_its_text(kind: type[TailraceError]) -> None:
+    failure = failure_told(_TRACE.format(inner=kind.__name__, outer=kind.__name__))
+    assert failure.is_known
+    assert type(failure.error) is kind
+    assert str(failure.error) == "the log starts at 0/2000 (start again)"
+    assert failure.error.retry == kind.retry
+
+
+def test_class_of_another_module_is_an_error_of_the_log() -> None:
+    failure = failure_told("tailrace.storage.store.ObjectMissing: tailrace: no object a in b")
+    assert type(failure.error) is LogError
+    assert not failure.error.retry
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("first line\n  File x\nValueError: wrong\n\tat org.apache", "ValueError: wrong"),
+        ("a\npyspark.errors.exceptions.base.PySparkRuntimeError: [X] no\n", "PySparkRuntimeError"),
+        ("[STREAM_FAILED] Query terminated: worker died\n=== more ===", "worker died"),
+        ("AssertionError\n", "AssertionError"),
+    ],
+)
+def test_unknown_error_is_told_by_its_last_line_and_may_pass(text: str, told: str) -> None:
+    failure = failure_told(text)
+    assert not failure.is_known
+    assert failure.error.retry
+    assert told in str(failure.error) and "\n" not in str(failure.error)
+
+
+def test_error_raised_here_is_taken_as_it_is() -> None:
+    error = SinkError("the lake is full", hint="make room")
+    assert failure_of(error).error is error
+    assert failure_of(error).is_known
+
+
+def test_bug_raised_here_is_unknown() -> None:
+    failure = failure_of(KeyError("x"))
+    assert not failure.is_known and failure.error.retry
+    assert str(failure.error) == "the query failed: KeyError: 'x'"

@@ -1,0 +1,266 @@
+"""The pipeline on Spark: from a log to sinks, each stream on its own."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tailrace.errors import LogFenced, OffsetOutOfRange, SinkError
+from tailrace.log.retention import RetentionPolicy, retain
+from tailrace.sinks import Batch
+from tailrace.sinks.console import ConsoleSink
+from tailrace.sinks.memory import MemorySink
+from tailrace.storage import FileStore
+from tailrace.streams import Stream, pipeline, running
+from tailrace.streams.record import StreamRecord
+from tests.capture.running import wait_until
+from tests.spark.made_log import ITEMS, LATER_S, MadeLog, Table, merge_all
+from tests.streams.by_hand import STREAM, Run, rows_of
+from tests.streams.running import (
+    PATIENCE_S,
+    BadSink,
+    RunningPipeline,
+    lake_rows,
+    lake_stream,
+    lake_table,
+    stream,
+)
+
+
+@pytest.fixture
+def orders(log: MadeLog) -> Table:
+    """A table with a short life."""
+    table = Table()
+    log.insert(table, 1, 20)
+    log.commit(table, table.update(1, 100, "moved", None), table.delete(2))
+    return table
+
+
+def _is_once(rows: Iterable[object], count: int) -> bool:
+    found = [str(row) for row in rows]
+    return len(found) == len(set(found)) == count
+
+
+def test_log_is_delivered_to_every_sink_while_it_grows(
+    spark: SparkSession, log: MadeLog, orders: Table, tmp_path: Path
+) -> None:
+    items, memory, shown = Table(ITEMS), MemorySink(), io.StringIO()
+    log.insert(items, 1, 3)
+    log.commit(items, items.truncate(), items.insert(7, "after"))
+    streams = [
+        lake_stream("lake", tmp_path / "lake"),
+        lake_stream("history", tmp_path / "history", "append"),
+        stream("memory", memory, changes_max=5),
+        stream("console", ConsoleSink(shown)),
+    ]
+    names = [each.name for each in streams]
+    with RunningPipeline(spark, log.store, tmp_path, *streams) as at_work:
+        at_work.wait_for(log.end, *names)
+        log.insert(orders, 200)
+        merge_all(log)
+        orders.add_column("added")
+        log.commit(orders, orders.update(3, 3, "wide", None, "new"))
+        at_work.wait_for(log.end, *names)
+    assert at_work.error is None
+    assert lake_rows(tmp_path / "lake") == rows_of(memory) == orders.rows
+    assert lake_rows(tmp_path / "lake", "public/items") == items.rows
+    assert _is_once(lake_table(tmp_path / "history").to_pylist(), 24)
+    assert _is_once(shown.getvalue().splitlines(), 24 + 5)
+
+
+def test_f102_stream_goes_on_where_it_was(
+    spark: SparkSession, log: MadeLog, orders: Table, tmp_path: Path
+) -> None:
+    lake = lake_stream("history", tmp_path / "history", "append")
+    for key in (200, 201):
+        with RunningPipeline(spark, log.store, tmp_path, lake) as at_work:
+            at_work.wait_for(log.end, "history")
+        log.insert(orders, key)
+    with RunningPipeline(spark, log.store, tmp_path, lake) as at_work:
+        at_work.wait_for(log.end, "history")
+    assert _is_once(lake_table(tmp_path / "history").to_pylist(), 24)
+
+
+def test_f092_checkpoint_that_is_damaged_or_gone_loses_and_doubles_nothing(
+    spark: SparkSession, log: MadeLog, orders: Table, tmp_path: Path
+) -> None:
+    lake = lake_stream("history", tmp_path / "history", "append")
+    checkpoints = tmp_path / "work" / "checkpoints" / "history"
+    with RunningPipeline(spark, log.store, tmp_path, lake) as at_work:
+        at_work.wait_for(log.end, "history")
+        shutil.rmtree(checkpoints)
+        log.insert(orders, 200)
+        at_work.wait_for(log.end, "history")
+    for file in [path for path in checkpoints.rglob("*") if path.is_file()]:
+        file.write_bytes(b"")
+    log.insert(orders, 201)
+    with RunningPipeline(spark, log.store, tmp_path, lake) as at_work:
+        at_work.wait_for(log.end, "history")
+    assert _is_once(lake_table(tmp_path / "history").to_pylist(), 24)
+
+
+def test_f106_failing_sink_stops_its_own_stream_alone(
+    spark: SparkSession, log: MadeLog, orders: Table, tmp_path: Path
+) -> None:
+    refusal = SinkError("access denied", hint="grant it")
+    memory = MemorySink()
+    streams = [stream("bad", BadSink(MemorySink(), refusal)), stream("good", memory)]
+    with RunningPipeline(spark, log.store, tmp_path, *streams) as at_work:
+        stopped = at_work.wait_for_stop("bad")
+        log.insert(orders, 200)
+        at_work.wait_for(log.end, "good")
+    assert stopped.error is refusal
+    assert at_work.error is refusal, "the reason is told at the end"
+    assert rows_of(memory) == orders.rows
+
+
+def test_passing_failure_is_tried_again_until_it_has_passed(
+    spark: SparkSession, log: MadeLog, orders: Table, tmp_path: Path
+) -> None:
+    memory = MemorySink()
+    sink = BadSink(memory, SinkError("the network is down", retry=True), times=2)
+    with RunningPipeline(spark, log.store, tmp_path, stream(STREAM, sink)) as at_work:
+        at_work.wait_for(log.end, STREAM)
+        wait_until(lambda: at_work.state(STREAM).error is None, patience_s=PATIENCE_S)
+    assert sink.times == 0
+    assert rows_of(memory) == orders.rows
+    assert at_work.error is None
+
+
+def test_unknown_failure_is_tried_again_so_often_and_no_more(
+    spark: SparkSession,
+    log: MadeLog,
+    orders: Table,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(running, "UNKNOWN_FAILURES_MAX", 1)
+    sink = BadSink(MemorySink(), ZeroDivisionError("a bug"))
+    tried_before = sink.times
+    with RunningPipeline(spark, log.store, tmp_path, stream(STREAM, sink)) as at_work:
+        stopped = at_work.wait_for_stop(STREAM)
+    assert tried_before - sink.times == 2
+    assert str(stopped.error) == "the query failed: ZeroDivisionError: a bug"
+    assert at_work.error is stopped.error
+
+
+def test_sink_that_cannot_be_opened_stops_its_stream(
+    spark: SparkSession, log: MadeLog, tmp_path: Path
+) -> None:
+    def refuse() -> MemorySink:
+        raise SinkError("no such bucket")
+
+    told = Stream(STREAM, ["public.*"], refuse)
+    with RunningPipeline(spark, log.store, tmp_path, told) as at_work:
+        at_work.wait_for_stop(STREAM)
+    assert str(at_work.error) == "no such bucket"
+
+
+def test_lake_table_that_was_deleted_is_not_made_anew(
+    spark: SparkSession, log: MadeLog, orders: Table, tmp_path: Path
+) -> None:
+    lake = lake_stream(STREAM, tmp_path / "lake")
+    with RunningPipeline(spark, log.store, tmp_path, lake) as at_work:
+        at_work.wait_for(log.end, STREAM)
+        shutil.rmtree(tmp_path / "lake" / "public" / "orders")
+        log.insert(orders, 200)
+        stopped = at_work.wait_for_stop(STREAM)
+    assert isinstance(stopped.error, SinkError)
+    assert "is gone, but rows were delivered to it" in str(stopped.error)
+    assert "put the table back" in stopped.error.hint
+    assert not (tmp_path / "lake" / "public" / "orders").exists()
+
+
+def test_f093_dropped_changes_stop_the_stream_with_one_line(
+    spark: SparkSession, log: MadeLog, orders: Table, tmp_path: Path
+) -> None:
+    Run(log.store, MemorySink()).to_end()
+    for key in (200, 201, 202):
+        log.insert(orders, key)
+    retain(log.store, RetentionPolicy(hard_bytes_max=1), now_s=LATER_S)
+    with RunningPipeline(spark, log.store, tmp_path, stream(STREAM, MemorySink())) as at_work:
+        stopped = at_work.wait_for_stop(STREAM)
+    assert isinstance(stopped.error, OffsetOutOfRange)
+    assert str(stopped.error).startswith("the log starts at ")
+
+
+def test_stream_that_was_reset_elsewhere_stops_with_its_reason(
+    spark: SparkSession, log: MadeLog, orders: Table, tmp_path: Path
+) -> None:
+    with RunningPipeline(spark, log.store, tmp_path, stream(STREAM, MemorySink())) as at_work:
+        at_work.wait_for(log.end, STREAM)
+        StreamRecord(log.store, STREAM).forget()
+        log.insert(orders, 200)
+        stopped = at_work.wait_for_stop(STREAM)
+    assert isinstance(stopped.error, LogFenced)
+    assert "another pipeline delivers stream lake, or it was reset" in str(stopped.error)
+
+
+def test_pipeline_waits_for_the_log_to_begin(spark: SparkSession, tmp_path: Path) -> None:
+    store, memory, table = FileStore(tmp_path / "log"), MemorySink(), Table()
+    with RunningPipeline(spark, store, tmp_path, stream(STREAM, memory)) as waiting:
+        pass
+    assert waiting.error is None
+    with RunningPipeline(spark, store, tmp_path, stream(STREAM, memory)) as at_work:
+        log = MadeLog(store)
+        log.insert(table, 1)
+        at_work.wait_for(log.end, STREAM)
+    assert rows_of(memory) == table.rows
+
+
+class _SlowSink(MemorySink):
+    """Its first write lasts until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_writing, self.let_go = threading.Event(), threading.Event()
+        self.is_closed = False
+
+    def write(self, batch: Batch) -> None:
+        self.is_writing.set()
+        assert self.let_go.wait(PATIENCE_S)
+        assert not self.is_closed
+        super().write(batch)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def test_stop_waits_for_the_batch_that_is_at_the_sink(
+    spark: SparkSession, log: MadeLog, orders: Table, tmp_path: Path
+) -> None:
+    before = set(threading.enumerate())
+    sink = _SlowSink()
+    with RunningPipeline(spark, log.store, tmp_path, stream(STREAM, sink)) as at_work:
+        assert sink.is_writing.wait(PATIENCE_S)
+        at_work.stop()
+        sink.let_go.set()
+    assert sink.is_closed
+    assert at_work.error is None
+    assert rows_of(sink) == orders.rows
+    left = [thread for thread in threading.enumerate() if thread not in before]
+    assert all(thread.daemon for thread in left), left
+    assert not any("tailrace" in thread.name for thread in left)
+
+
+def test_sink_that_hangs_does_not_hold_up_the_stop(
+    spark: SparkSession,
+    log: MadeLog,
+    orders: Table,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pipeline, "STOP_S", 0.1)
+    sink = _SlowSink()
+    with RunningPipeline(spark, log.store, tmp_path, stream(STREAM, sink)) as at_work:
+        assert sink.is_writing.wait(PATIENCE_S)
+    assert not sink.is_closed, "left to itself"
+    assert at_work.error is None
+    sink.let_go.set()
+    wait_until(lambda: sink.is_closed, patience_s=PATIENCE_S)
