@@ -25,6 +25,7 @@ from tailrace.storage import MemoryStore
 from tests.log.making import (
     BEGINNING,
     SOURCE,
+    START,
     Change,
     Clock,
     Wal,
@@ -77,12 +78,12 @@ class LogMachine(RuleBasedStateMachine):
         self.mergers = [Merger(self.store, writer_id=f"m{n}", policy=MERGE) for n in range(2)]
         self.followers: list[Follower] = []
         self.walks: list[tuple[Offset, list[Lsn], Iterator[Link]]] = []
-        self.is_known = False
-        self.retained = Lsn(0)
+        self.transactions: list[tuple[Lsn, Frames]] = []
+        self.retained = START
 
     def _rows(self, count: int) -> Frames:
-        frames = self.wal.rows(T, count, announce=not self.is_known)
-        self.is_known = True
+        frames = self.wal.rows(T, count)
+        self.transactions.append((self.wal.end, frames))
         return frames
 
     # The leader.
@@ -108,19 +109,36 @@ class LogMachine(RuleBasedStateMachine):
         assert tip == Tip(SOURCE, self.writer.segment_end, self.writer.position)
         self.zombies.append(self.writer)
         self.writer = writer(self.store, tip, f"w{len(self.zombies)}")
-        self.is_known = False
 
     @precondition(lambda self: self.zombies)
-    @rule(data=st.data())
-    def zombie_wakes_up(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), count=st.integers(1, 4))
+    def zombie_wakes_up(self, data: st.DataObject, count: int) -> None:
+        """It has received what the new leader has too, but seals it in other portions."""
         zombie = data.draw(st.sampled_from(self.zombies))
-        if zombie.segment_end == self.writer.segment_end:
+        left = [frames for end, frames in self.transactions if end > zombie.segment_end]
+        if not left:
             return
         try:
-            zombie.append(Wal(zombie.segment_end).rows(T))
+            zombie.append(Frames.concat(left[:count]))
         except LogFenced:
             return
         raise AssertionError("a zombie wrote to the log")
+
+    @precondition(lambda self: self.zombies)
+    @rule(data=st.data())
+    def zombie_is_idle(self, data: st.DataObject) -> None:
+        """It knows of nothing before the next transaction, and says so late."""
+        zombie = data.draw(st.sampled_from(self.zombies))
+        later = [end for end, _ in self.transactions if end > zombie.segment_end]
+        if later:
+            zombie.put_progress(Lsn(later[0] - 1))
+
+    @rule(count=st.integers(1, 4))
+    def die_in_the_middle_of_a_transaction(self, count: int) -> None:
+        frames = Wal(self.wal.end).rows(T, count)
+        self.writer.put_part(frames.slice(0, len(frames) - 1))
+        self.writer.discard_parts()
+        self.take_over()
 
     # Housekeeping.
 

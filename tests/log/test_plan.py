@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.errors import OffsetOutOfRange, SegmentMissing
+from tailrace.errors import LogFenced, OffsetOutOfRange, SegmentMissing
 from tailrace.log import Reader, Tip, Writer, layout
 from tailrace.log.cut import just_before
 from tailrace.log.merge import MergePolicy, Merger
@@ -365,6 +365,33 @@ def test_pieces_planned_before_a_merge_are_read_once_after_it() -> None:
         ]
 
     assert changes(planned) == changes(again) == _of(wal.changes, after, upto)
+
+
+def test_f082_a_zombies_shorter_segment_cuts_no_piece_short() -> None:
+    """It takes a name that was merged away after a batch was planned, with less under it."""
+    clock = Clock()
+    store = MemoryStore(clock=clock)
+    to, wal = begin_writer(store), Wal()
+    first, second = wal.rows(T), wal.rows(T)
+    to.append(Frames.concat([first, second]))
+    to.append(wal.rows(T))
+    planned = list(pieces(Reader(store), BEGINNING, Offset.whole(wal.end), wanted=anything))
+    reader = Reader(store)
+    (link, *_) = reader.walk(BEGINNING)
+    _merge(store, clock)
+    with pytest.raises(LogFenced):
+        writer(store, Tip(SOURCE, START, START), "zombie").append(first)
+    found = [
+        change
+        for piece in planned
+        for each, segment in fetch(store, piece, wanted=anything)
+        for change in changes_of(each, segment)
+    ]
+    assert found == wal.changes
+    with pytest.raises(ObjectMissing):
+        reader.read(link)
+    late = POSTGRES_EPOCH_US + 702 * 1_000_000
+    assert offset_before_time(reader, late) == Offset.whole(START + 199)
 
 
 def test_planning_goes_on_when_its_segment_is_merged_away() -> None:

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from tailrace.log import segment
 from tailrace.log.header import Header
 from tailrace.log.offsets import ChangeOffsets
-from tailrace.log.reader import Link
+from tailrace.log.reader import Link, Reader
 from tailrace.log.relations import rows_by_table
 from tailrace.model import Offset, Relation
 from tailrace.postgres.frames import Frames
-from tailrace.storage import Store
 
 Wanted = Callable[[Relation], bool]
 """Whether a reader wants the changes of a table."""
@@ -79,7 +78,7 @@ class Shapes:
 
 
 def cut_inside(
-    store: Store, link: Link, after: Offset, *, limits: Limits, wanted: Wanted
+    reader: Reader, link: Link, after: Offset, *, limits: Limits, wanted: Wanted
 ) -> Offset:
     """The highest position in a segment up to which `limits` let wanted changes through.
 
@@ -95,7 +94,9 @@ def cut_inside(
         if (taken + body.weight).fits(limits):
             taken += body.weight
             continue
-        frames = segment.read(store, body.key).frames
+        frames = (
+            segment.read(reader.store, body.key) if header.parts else reader.read(link)
+        ).frames
         offsets = body.offsets(frames)
         changes = np.where(offsets.is_after(after), _changes_of(frames, oids), 0)
         too_much = _first_too_much(frames, changes, taken, limits)

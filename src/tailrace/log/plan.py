@@ -69,7 +69,7 @@ def _plan_end(reader: Reader, after: Offset, limits: Limits, wanted: Wanted) -> 
         taken += _weight(link, wanted)
         if not taken.fits(limits):
             if end == after:
-                end = cut_inside(reader.store, link, start, limits=limits, wanted=wanted)
+                end = cut_inside(reader, link, start, limits=limits, wanted=wanted)
             return end if cut is None else min(end, cut)
         if cut is not None:
             return cut
@@ -111,13 +111,22 @@ def fetch(store: Store, piece: Piece, *, wanted: Wanted) -> Iterable[tuple[Piece
     planned = [piece]
     for _ in range(LOOKS_MAX):
         try:
-            return [(found, segment.read(store, found.key)) for found in planned]
+            return [(found, _read_piece(store, found)) for found in planned]
         except ObjectMissing:
             planned = list(pieces(Reader(store), piece.after, piece.upto, wanted=wanted))
     raise SegmentMissing(
         f"{piece.key} is missing",
         hint="run `tailrace log verify`; restore the object from a backup",
     )
+
+
+def _read_piece(store: Store, piece: Piece) -> Segment:
+    found = segment.read(store, piece.key)
+    # A writer that was left behind may have put a shorter segment under a name that was merged away
+    # since: what it lacks must not be missed.
+    if piece.part is None and piece.upto > Offset.whole(found.header.end):
+        raise ObjectMissing(f"{piece.key} is not what was planned")
+    return found
 
 
 def offset_before_time(reader: Reader, time_us: int) -> Offset:
@@ -132,7 +141,7 @@ def _offset_before_time(reader: Reader, time_us: int) -> Offset:
     end = Offset.whole(reader.begin())
     for link in reader.walk(end):
         if link.header.commit_ts_us_max >= time_us:
-            for end_lsn, commit_ts_us in _transactions(reader.store, link):
+            for end_lsn, commit_ts_us in _transactions(reader, link):
                 if commit_ts_us >= time_us:
                     return Offset.whole(end_lsn - 1)
         end = Offset.whole(link.header.end)
@@ -150,15 +159,15 @@ def _offset_at_time(reader: Reader, time_us: int) -> Offset:
     begin = Offset.whole(reader.begin())
     links = [link for link in reader.walk(begin) if link.header.commit_ts_us_min <= time_us]
     for link in reversed(links):
-        for end_lsn, commit_ts_us in reversed(_transactions(reader.store, link)):
+        for end_lsn, commit_ts_us in reversed(_transactions(reader, link)):
             if commit_ts_us <= time_us:
                 return Offset.whole(end_lsn)
     return begin
 
 
-def _transactions(store: Store, link: Link) -> list[tuple[int, int]]:
+def _transactions(reader: Reader, link: Link) -> list[tuple[int, int]]:
     """End and commit time of the transactions that a link adds."""
-    found = segment.read(store, link.key).frames.transactions()
+    found = reader.read(link).frames.transactions()
     both = zip(found.end_lsn.tolist(), found.commit_ts_us.tolist(), strict=True)
     return [(end_lsn, time_us) for end_lsn, time_us in both if end_lsn > link.start]
 

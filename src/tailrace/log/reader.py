@@ -19,6 +19,7 @@ from tailrace.log import layout, segment
 from tailrace.log.header import Header
 from tailrace.log.marks import Frontiers, read_frontiers
 from tailrace.log.ranges import Ranges
+from tailrace.log.segment import Segment
 from tailrace.log.tip import Tip, newest_progress
 from tailrace.model import Lsn, Offset
 from tailrace.storage import ObjectMissing, Store
@@ -91,6 +92,17 @@ class Reader:
         while (link := self._around(position)) is not None:
             yield link
             position = link.header.end
+
+    def read(self, link: Link) -> Segment:
+        """A link's frames; raises ObjectMissing if it is not under its name any more.
+
+        A writer that was left behind may have put another segment under a name that was merged away
+        or dropped.
+        """
+        found = segment.read(self.store, link.key)
+        if found.header != link.header:
+            raise ObjectMissing(f"{link.key} is not what it was")
+        return found
 
     def forget(self) -> None:
         """Look at everything again: an object that this reader knew of is gone."""

@@ -55,7 +55,7 @@ def verify(store: Store) -> Iterator[Verification]:
         result.end = position
         try:
             for link in reader.walk(Offset.whole(position)):
-                _check(store, link, genesis, result)
+                _check(reader, link, genesis, result)
                 yield result
             position = None
         except ObjectMissing:
@@ -79,13 +79,15 @@ def _next_start(store: Store, position: Lsn) -> Lsn | None:
     return min((start for start in starts if start > position), default=None)
 
 
-def _check(store: Store, link: Link, genesis: Header, result: Verification) -> None:
+def _check(reader: Reader, link: Link, genesis: Header, result: Verification) -> None:
     header = link.header
     if header.source.system_id != genesis.source.system_id:
         result.problems.append(f"{link.key} comes from another database system")
     try:
-        frames = segment.read(store, link.key).frames
-        expected = _parts_header(store, header, frames) if header.parts else _header(header, frames)
+        frames = reader.read(link).frames
+        expected = (
+            _parts_header(reader.store, header, frames) if header.parts else _header(header, frames)
+        )
         wrong = [
             f.name for f in fields(Header) if _value(expected, f.name) != _value(header, f.name)
         ]
