@@ -11,12 +11,13 @@ from typing import Final, TypeAlias
 
 from tailrace.decode import OpenTransaction, decode
 from tailrace.log import Header, Reader, Segment, SourceIdentity, Tip, Writer, put_genesis
+from tailrace.log.merge import MergePolicy, Merger
 from tailrace.log.offsets import ChangeOffsets
 from tailrace.log.plan import Piece, fetch, pieces
 from tailrace.model import Column, Lsn, Offset, PgType, Relation, ReplicaIdentity
 from tailrace.postgres.catalog import RelationCatalog
 from tailrace.postgres.frames import Frames
-from tailrace.storage import Store
+from tailrace.storage import MemoryStore, Store
 from tests.decode import wire
 
 SOURCE: Final = SourceIdentity("7400000000000000001", 1)
@@ -50,6 +51,14 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now_s
+
+
+def merge_all(store: MemoryStore, clock: Clock) -> None:
+    """Merge what can be merged, and wait until the small segments are gone."""
+    merger = Merger(store, writer_id="merger", policy=MergePolicy(1 << 20, 2, 1.0))
+    for _ in range(4):
+        clock.now_s += 10
+        merger.step(clock.now_s)
 
 
 class Wal:
@@ -145,6 +154,11 @@ def changes_of(piece: Piece, found: Segment) -> list[Change]:
         for offset, place in changes
         if piece.after < offset <= piece.upto
     ]
+
+
+def between(changes: list[Change], after: Offset, upto: Offset) -> list[Change]:
+    """The changes of a range."""
+    return [change for change in changes if after < change[0] <= upto]
 
 
 def read(store: Store, after: Offset = BEGINNING, upto: Offset | None = None) -> list[Change]:

@@ -2,48 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.errors import LogFenced, OffsetOutOfRange, SegmentMissing
-from tailrace.log import Reader, Tip, Writer, layout
+from tailrace.log import Reader, Writer, layout
 from tailrace.log.cut import just_before
-from tailrace.log.merge import MergePolicy, Merger
 from tailrace.log.plan import (
     Limits,
-    Piece,
     Wanted,
     fetch,
-    offset_at_time,
-    offset_before_time,
     pieces,
     plan_end,
 )
-from tailrace.log.retention import RetentionPolicy, retain
 from tailrace.model import ORIGIN, Lsn, Offset, Relation
 from tailrace.postgres.frames import Frames
-from tailrace.postgres.pgoutput import POSTGRES_EPOCH_US
-from tailrace.storage import MemoryStore, ObjectMissing, Store
+from tailrace.storage import MemoryStore, Store
 from tests.decode import wire
-from tests.log.faulty_store import WatchedStore
 from tests.log.making import (
     BEGINNING,
-    SOURCE,
     START,
     Change,
     Clock,
     Wal,
     anything,
     begin_writer,
+    between,
     changes_of,
+    merge_all,
     put_in_parts,
     read,
     shape,
-    writer,
 )
 
 T = shape()
@@ -75,17 +66,6 @@ def _batches(
     return ranges
 
 
-def _of(changes: list[Change], after: Offset, upto: Offset) -> list[Change]:
-    return [change for change in changes if after < change[0] <= upto]
-
-
-def _merge(store: MemoryStore, clock: Clock) -> None:
-    merger = Merger(store, writer_id="m", policy=MergePolicy(1 << 20, 2, 1.0))
-    for _ in range(4):
-        clock.now_s += 10
-        merger.step(clock.now_s)
-
-
 # Where a batch ends.
 
 
@@ -114,7 +94,7 @@ def test_a_limit_cuts_a_segment_at_the_exact_change(store: Store) -> None:
     to, wal = begin_writer(store), Wal()
     to.append(Frames.concat([wal.rows(T, 3), wal.rows(T, 4)]))
     ranges = _batches(store, Limits(2, 1 << 40))
-    assert [len(_of(wal.changes, *batch)) for batch in ranges] == [2, 2, 2, 1]
+    assert [len(between(wal.changes, *batch)) for batch in ranges] == [2, 2, 2, 1]
     assert ranges[0][1] == Offset(Lsn(START + 100), 1)
     assert ranges[1][1] == Offset(Lsn(START + 200), 0)
     assert ranges[-1][1] == Offset.whole(wal.end)
@@ -131,7 +111,7 @@ def test_bytes_are_a_limit_too(store: Store) -> None:
     to.append(wal.rows(T, 9))
     size = len(wal.changes[0][1])
     ranges = _batches(store, Limits(1 << 40, size * 4))
-    assert [len(_of(wal.changes, *batch)) for batch in ranges] == [4, 4, 1]
+    assert [len(between(wal.changes, *batch)) for batch in ranges] == [4, 4, 1]
 
 
 def test_f045_a_huge_transaction_is_cut_inside_its_parts(store: Store) -> None:
@@ -141,7 +121,7 @@ def test_f045_a_huge_transaction_is_cut_inside_its_parts(store: Store) -> None:
     to.append(wal.rows(T))
     for limit in range(1, 13):
         ranges = _batches(store, Limits(limit, 1 << 40))
-        counts = [len(_of(wal.changes, *batch)) for batch in ranges]
+        counts = [len(between(wal.changes, *batch)) for batch in ranges]
         assert sum(counts) == 12 and max(counts) <= limit
         read_back = [change for batch in ranges for change in read(store, *batch)]
         assert read_back == wal.changes
@@ -153,7 +133,7 @@ def test_at_least_one_change_is_let_through(store: Store, limits: Limits) -> Non
     to.append(Frames.concat([wal.rows(T, 2), wal.rows(T, 1)]))
     put_in_parts(to, wal.rows(T, 3), 3)
     ranges = _batches(store, limits)
-    assert [len(_of(wal.changes, *batch)) for batch in ranges] == [1] * 6
+    assert [len(between(wal.changes, *batch)) for batch in ranges] == [1] * 6
 
 
 def test_f054_a_truncate_of_several_tables_is_not_cut(store: Store) -> None:
@@ -165,7 +145,7 @@ def test_f054_a_truncate_of_several_tables_is_not_cut(store: Store) -> None:
         )
     )
     ranges = _batches(store, Limits(1, 1 << 40))
-    assert [len(_of(wal.changes, *batch)) for batch in ranges] == [1, 2, 1]
+    assert [len(between(wal.changes, *batch)) for batch in ranges] == [1, 2, 1]
 
 
 def test_tables_that_nobody_wants_count_nothing(store: Store) -> None:
@@ -174,7 +154,9 @@ def test_tables_that_nobody_wants_count_nothing(store: Store) -> None:
     for _ in range(3):
         to.append(wal.rows(OTHER, 50, announce=False))
     ranges = _batches(store, Limits(4, 1 << 40), _only(T))
-    counts = [sum(_oid(change) == T.oid for change in _of(wal.changes, *batch)) for batch in ranges]
+    counts = [
+        sum(_oid(change) == T.oid for change in between(wal.changes, *batch)) for batch in ranges
+    ]
     assert counts == [4, 2, 0]
     found = [
         piece
@@ -213,7 +195,7 @@ def test_f058_a_batch_ends_before_a_table_changes_its_shape(store: Store) -> Non
     to.append(wal.rows(wider, 2, announce=False))
     to.append(wal.rows(T, 2))
     ranges = _batches(store, UNLIMITED)
-    assert [len(_of(wal.changes, *batch)) for batch in ranges] == [3, 4, 2]
+    assert [len(between(wal.changes, *batch)) for batch in ranges] == [3, 4, 2]
     assert all(len(shapes) == 1 for shapes in _shapes(store, ranges))
 
 
@@ -234,7 +216,7 @@ def test_f058_shapes_in_one_huge_transaction_are_kept_apart(
     else:
         to.append(transaction)
     ranges = _batches(store, UNLIMITED)
-    assert [len(_of(wal.changes, *batch)) for batch in ranges] == [2, 1, 2]
+    assert [len(between(wal.changes, *batch)) for batch in ranges] == [2, 1, 2]
     assert all(len(shapes) == 1 for shapes in _shapes(store, ranges))
 
 
@@ -277,142 +259,10 @@ def test_f058_shapes_are_cut_in_a_merged_segment_as_before() -> None:
     for relation in (T, T, wider, wider, T):
         to.append(wal.rows(relation, 2))
     before = _batches(store, UNLIMITED)
-    _merge(store, clock)
+    merge_all(store, clock)
     after = _batches(store, UNLIMITED)
     assert len(after) == 3
-    assert [_of(wal.changes, *b) for b in after] == [_of(wal.changes, *b) for b in before]
-
-
-# Pieces.
-
-
-def test_pieces_are_tight_and_follow_each_other(store: Store) -> None:
-    to, wal = begin_writer(store), Wal()
-    to.append(wal.rows(T, 2))
-    put_in_parts(to, wal.rows(T, 4), 3)
-    to.append(wal.rows(T, 2))
-    upto = Offset(wal.end, 0)
-    planned = list(pieces(Reader(store), Offset(Lsn(START + 100), 0), upto, wanted=anything))
-    assert [(piece.after, piece.upto) for piece in planned] == [
-        (Offset(Lsn(START + 100), 0), Offset.whole(START + 100)),
-        (Offset.whole(START + 199), Offset(Lsn(START + 200), 0)),
-        (Offset(Lsn(START + 200), 0), Offset(Lsn(START + 200), 3)),
-        (Offset.whole(START + 200), upto),
-    ]
-    assert [piece.part is not None for piece in planned] == [False, True, True, False]
-
-
-def test_an_empty_range_has_no_pieces(store: Store) -> None:
-    to, wal = begin_writer(store), Wal()
-    to.append(wal.rows(T))
-    at = Offset.whole(wal.end)
-    assert list(pieces(Reader(store), at, at, wanted=anything)) == []
-
-
-def test_a_batch_that_the_log_no_longer_holds_is_never_read_in_part(store: Store) -> None:
-    to, wal = begin_writer(store), Wal()
-    to.append(wal.rows(T))
-    planned = Offset.whole(wal.end + 100)
-    with pytest.raises(SegmentMissing, match="ends at"):
-        list(pieces(Reader(store), BEGINNING, planned, wanted=anything))
-    to.put_progress(planned.commit_lsn)
-    assert len(list(pieces(Reader(store), BEGINNING, planned, wanted=anything))) == 1
-
-
-def test_f093_a_piece_that_retention_dropped_is_out_of_range() -> None:
-    clock = Clock()
-    store = MemoryStore(clock=clock)
-    to, wal = begin_writer(store), Wal()
-    for _ in range(3):
-        to.append(wal.rows(T))
-    planned = list(pieces(Reader(store), BEGINNING, Offset.whole(wal.end), wanted=anything))
-    retain(store, RetentionPolicy(bytes_max=0), now_s=clock.now_s)
-    with pytest.raises(OffsetOutOfRange):
-        fetch(store, planned[0], wanted=anything)
-    assert len(list(fetch(store, planned[2], wanted=anything))) == 1
-
-
-def test_a_piece_that_is_gone_for_good_is_missing(store: Store) -> None:
-    to, wal = begin_writer(store), Wal()
-    header = put_in_parts(to, wal.rows(T, 4), 3)
-    planned = list(pieces(Reader(store), BEGINNING, Offset.whole(wal.end), wanted=anything))
-    store.delete([header.parts[0].key])
-    with pytest.raises(SegmentMissing):
-        fetch(store, planned[0], wanted=anything)
-
-
-def test_pieces_planned_before_a_merge_are_read_once_after_it() -> None:
-    clock = Clock()
-    store = MemoryStore(clock=clock)
-    to, wal = begin_writer(store), Wal()
-    for _ in range(4):
-        to.append(wal.rows(T, 3))
-    after, upto = Offset(Lsn(START + 100), 1), Offset(Lsn(START + 400), 1)
-    planned = list(pieces(Reader(store), after, upto, wanted=anything))
-    assert len(planned) == 4
-    _merge(store, clock)
-    with pytest.raises(ObjectMissing):
-        store.get(planned[0].key)
-    again = list(pieces(Reader(store), after, upto, wanted=anything))
-    assert len(again) == 1
-
-    def changes(of: list[Piece]) -> list[Change]:
-        return [
-            change
-            for piece in of
-            for found, segment in fetch(store, piece, wanted=anything)
-            for change in changes_of(found, segment)
-        ]
-
-    assert changes(planned) == changes(again) == _of(wal.changes, after, upto)
-
-
-def test_f082_a_zombies_shorter_segment_cuts_no_piece_short() -> None:
-    """It takes a name that was merged away after a batch was planned, with less under it."""
-    clock = Clock()
-    store = MemoryStore(clock=clock)
-    to, wal = begin_writer(store), Wal()
-    first, second = wal.rows(T), wal.rows(T)
-    to.append(Frames.concat([first, second]))
-    to.append(wal.rows(T))
-    planned = list(pieces(Reader(store), BEGINNING, Offset.whole(wal.end), wanted=anything))
-    reader = Reader(store)
-    (link, *_) = reader.walk(BEGINNING)
-    _merge(store, clock)
-    with pytest.raises(LogFenced):
-        writer(store, Tip(SOURCE, START, START), "zombie").append(first)
-    found = [
-        change
-        for piece in planned
-        for each, segment in fetch(store, piece, wanted=anything)
-        for change in changes_of(each, segment)
-    ]
-    assert found == wal.changes
-    with pytest.raises(ObjectMissing):
-        reader.read(link)
-    late = POSTGRES_EPOCH_US + 702 * 1_000_000
-    assert offset_before_time(reader, late) == Offset.whole(START + 199)
-
-
-def test_planning_goes_on_when_its_segment_is_merged_away() -> None:
-    """The frames are gone between the look at the header and the cut inside."""
-    clock = Clock()
-    store = MemoryStore(clock=clock)
-    to, wal = begin_writer(store), Wal()
-    for _ in range(3):
-        to.append(wal.rows(T, 4))
-    reads = 0
-
-    def merge(what: str, key: str) -> None:
-        nonlocal reads
-        if what == "get" and key == layout.segment_key(START):
-            reads += 1
-            if reads == 2:
-                _merge(store, clock)
-
-    watched = WatchedStore(store, before=merge)
-    assert _end(Reader(watched), BEGINNING, 2) == Offset(Lsn(START + 100), 1)
-    assert reads == 2
+    assert [between(wal.changes, *b) for b in after] == [between(wal.changes, *b) for b in before]
 
 
 # Any log, any limits.
@@ -474,7 +324,7 @@ def test_batches_of_any_limits_tile_the_log(
     seen: list[Change] = []
     while True:
         if number == merge_at:
-            _merge(store, clock)
+            merge_all(store, clock)
         limits = Limits(sizes[number % len(sizes)], 1 << 40)
         end = plan_end(reader, after, limits=limits, wanted=wanted)
         if end == after:
@@ -495,100 +345,7 @@ def test_batches_of_any_limits_tile_the_log(
     assert after == Offset.whole(wal.end)
 
 
-# Times.
-
-
-def _timed(store: Store, times: list[int]) -> Wal:
-    to, wal = begin_writer(store), Wal()
-    for number in range(0, len(times), 2):
-        to.append(
-            Frames.concat(
-                [
-                    wal.transaction(wire.relation(T), wal.row(T), ts_us=time_us)
-                    for time_us in times[number : number + 2]
-                ]
-            )
-        )
-    return wal
-
-
-@settings(max_examples=50)
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=7), st.integers(-1, 10), st.booleans())
-def test_f094_times_choose_positions_and_never_order(
-    times: list[int], time_us: int, is_merged: bool
-) -> None:
-    clock = Clock()
-    store = MemoryStore(clock=clock)
-    wal = _timed(store, times)
-    if is_merged:
-        _merge(store, clock)
-    asked = time_us + POSTGRES_EPOCH_US
-    ends = [START + 100 * (number + 1) for number in range(len(times))]
-    late = [end for end, each in zip(ends, times, strict=True) if each >= time_us]
-    early = [end for end, each in zip(ends, times, strict=True) if each <= time_us]
-    reader = Reader(store)
-    first = Offset.whole(late[0] - 1) if late else Offset.whole(wal.end)
-    assert offset_before_time(reader, asked) == first
-    last = Offset.whole(early[-1]) if early else BEGINNING
-    assert offset_at_time(reader, asked) == last
-    assert read(store) == wal.changes
-
-
-def test_a_time_before_or_after_everything(store: Store) -> None:
-    wal = _timed(store, [5, 6])
-    reader = Reader(store)
-    late = POSTGRES_EPOCH_US + 100
-    assert offset_before_time(reader, 0) == Offset.whole(START + 99)
-    assert offset_at_time(reader, 0) == BEGINNING
-    assert offset_before_time(reader, late) == offset_at_time(reader, late)
-    assert offset_at_time(reader, late) == Offset.whole(wal.end)
-
-
-def test_the_time_of_a_huge_transaction_is_that_of_its_commit(store: Store) -> None:
-    to, wal = begin_writer(store), Wal()
-    frames = wal.transaction(wire.relation(T), wal.row(T), wal.row(T), ts_us=7)
-    put_in_parts(to, frames, 3)
-    assert offset_at_time(Reader(store), POSTGRES_EPOCH_US + 7) == Offset.whole(wal.end)
-    assert offset_before_time(Reader(store), POSTGRES_EPOCH_US + 7) == Offset.whole(wal.end - 1)
-
-
-@pytest.mark.parametrize("look", [offset_at_time, offset_before_time])
-def test_only_the_segment_that_matters_is_read_whole(
-    look: Callable[[Reader, int], Offset],
-) -> None:
-    store = MemoryStore()
-    _timed(store, list(range(20)))
-    reader = Reader(store)
-    list(reader.walk(ORIGIN))
-    reads: list[str] = []
-
-    def note(what: str, key: str) -> None:
-        if what == "get" and key.startswith(layout.SEGMENTS):
-            reads.append(key)
-
-    watched = Reader(WatchedStore(store, before=note))
-    look(watched, POSTGRES_EPOCH_US + 9)
-    whole = [key for key in reads if reads.count(key) > 1]
-    assert len(set(whole)) == 1
-
-
 def test_the_position_before_an_offset_does_not_include_it() -> None:
     offset = Offset(Lsn(500), 3)
     assert just_before(offset) == Offset(Lsn(500), 2)
     assert just_before(Offset(Lsn(500), 0)) == Offset.whole(499)
-
-
-def test_a_reader_ahead_of_a_mended_log_waits_for_it(store: Store) -> None:
-    """What it has read comes again at the same offsets, and is not read twice."""
-    to, wal = begin_writer(store), Wal()
-    to.append(wal.rows(T, 2))
-    to.append(wal.rows(T, 2))
-    reader = Reader(store)
-    after = _end(reader, BEGINNING)
-    store.delete([layout.segment_key(START + 100)])
-    assert _end(Reader(store), after) == after
-    again = Wal(START + 100)
-    mended = writer(store, Tip(SOURCE, Lsn(START + 100), Lsn(START + 100)), "next")
-    mended.append(Frames.concat([again.rows(T, 2), again.rows(T, 3)]))
-    end = _end(Reader(store), after)
-    assert read(store, after, end) == again.changes[2:]

@@ -32,6 +32,7 @@ from tests.log.making import (
     Wal,
     begin,
     begin_writer,
+    merge_all,
     put_in_parts,
     read,
     shape,
@@ -170,13 +171,6 @@ def test_f093_a_walk_that_retention_overtakes_is_told(store: Store) -> None:
         next(walk)
 
 
-def _merge_all(store: Store, clock: Clock) -> None:
-    merger = Merger(store, writer_id="merger", policy=POLICY)
-    for _ in range(2):
-        clock.now_s += 10
-        merger.step(clock.now_s)
-
-
 def test_a_walk_caught_in_a_merge_yields_nothing_twice() -> None:
     clock = Clock()
     store = MemoryStore(clock=clock)
@@ -185,7 +179,7 @@ def test_a_walk_caught_in_a_merge_yields_nothing_twice() -> None:
         copy = _copy(store, clock)
         walk = Reader(copy).walk(ORIGIN)
         links = [next(walk) for _ in range(seen)]
-        _merge_all(copy, clock)
+        merge_all(copy, clock)
         links += walk
         spans = [(link.start, link.header.end) for link in links]
         assert [end for _, end in spans[:seen]] == [START + 100 * (n + 1) for n in range(seen)]
@@ -206,7 +200,7 @@ def test_a_reader_that_knew_the_small_segments_finds_the_merged_ones() -> None:
     wal = _log(store)
     reader = Reader(store)
     assert len(list(reader.walk(ORIGIN))) == 4
-    _merge_all(store, clock)
+    merge_all(store, clock)
     links = list(reader.walk(ORIGIN))
     assert [link.key for link in links] == [layout.merged_key(START, wal.end)]
     inside = list(reader.walk(Offset.whole(START + 250)))
@@ -249,7 +243,7 @@ def test_a_zombies_late_segment_below_the_frontier_is_not_read() -> None:
     to, wal = writer(store, tip), Wal()
     for _ in range(4):
         to.append(wal.rows(T))
-    _merge_all(store, clock)
+    merge_all(store, clock)
     with pytest.raises(LogFenced):
         zombie.append(Wal().rows(T))
     assert layout.segment_key(START) in {entry.key for entry in store.list("")}
