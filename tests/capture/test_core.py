@@ -9,6 +9,7 @@ import pytest
 from tailrace.capture.actions import (
     Close,
     CloseReason,
+    DiscardParts,
     Seal,
     StorePart,
     StoreProgress,
@@ -65,6 +66,7 @@ def test_f002_a_reply_carries_the_durable_end_and_not_the_keepalives_position(
 def test_f003_nothing_is_acknowledged_in_the_middle_of_a_transaction(
     bench: Bench, wal: Wal
 ) -> None:
+    wal.write_elsewhere()
     made = wal.commit(*(insert(number, size=300) for number in range(20)))
     *most, last = made.messages()
     bench.receive(*most)
@@ -125,8 +127,10 @@ def test_f008_what_the_log_has_is_dropped_when_a_rewound_slot_sends_it_again(wal
 def test_f008_a_huge_transaction_that_the_log_has_leaves_no_part(wal: Wal) -> None:
     old = wal.commit(*(insert(number, size=300) for number in range(20)))
     bench = Bench(tip=Lsn(old.end_lsn))
-    bench.receive(*old.messages())
-    bench.store_all()
+    *most, last = old.messages()
+    bench.receive(*most)
+    bench.receive(last)
+    assert any(isinstance(job, DiscardParts) for job in bench.store_all())
     new = wal.commit(insert(99))
     bench.receive(*new.messages())
     bench.store_all()
@@ -145,6 +149,17 @@ def test_f012_an_idle_position_waits_for_all_that_came_before_it(bench: Bench, w
     assert bench.job == StoreProgress(Lsn(position)) and bench.acknowledged == second.end_lsn
     bench.store()
     assert bench.acknowledged == position
+
+
+def test_f012_an_idle_position_waits_for_a_transaction_that_is_not_even_sealed(
+    bench: Bench, wal: Wal
+) -> None:
+    made = wal.commit(insert(1))
+    bench.receive(*made.messages(), keepalive(wal.write_elsewhere()), drained=False)
+    assert bench.job is None
+    bench.pass_time(1)
+    assert isinstance(bench.store(), Seal)
+    assert isinstance(bench.store(), StoreProgress)
 
 
 def test_f012_an_idle_position_is_acknowledged_only_when_its_progress_is_stored(

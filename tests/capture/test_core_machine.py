@@ -75,14 +75,15 @@ class CoreMachine(RuleBasedStateMachine):
         self.poll()
 
     @precondition(lambda self: self.core.wants_input)
-    @rule(wants_reply=st.booleans(), ahead=st.integers(0, 50))
-    def send_keepalive(self, wants_reply: bool, ahead: int) -> None:
+    @rule(wants_reply=st.booleans(), ahead=st.integers(0, 50), is_all=st.booleans())
+    def send_keepalive(self, wants_reply: bool, ahead: int, is_all: bool) -> None:
         """Between transactions it is as far as the server has decoded; inside, anything goes."""
         position = self.decoded()
         if self.to_send and self.to_send[0][25:26] != b"B":
             position += ahead
         self.core.receive([keepalive(position, wants_reply=wants_reply)], self.now)
-        self.core.drained(self.now)
+        if is_all:
+            self.core.drained(self.now)
         self.poll()
 
     @precondition(lambda self: not self.to_send or self.to_send[0][25:26] == b"B")

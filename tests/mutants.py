@@ -1,0 +1,383 @@
+"""Breaks the code on purpose, one known bug at a time, and sees whether the tests notice.
+
+`python -m tests.mutants [NAME …]` copies the sources and the tests, proves that the selected tests
+pass on the copy as it is, then plants each bug alone and runs the few tests that must catch it. A
+bug that survives, and one whose place in the code has gone, are failures.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+COPIED: Final = ("src", "tests", "pyproject.toml")
+RUN_TIMEOUT_S: Final = 600
+
+CORE: Final = ("tests/capture/test_core.py",)
+TIMING: Final = ("tests/capture/test_core_timing.py",)
+MACHINE: Final = ("tests/capture/test_core_machine.py",)
+SIMULATION: Final = ("tests/capture/test_simulation.py",)
+POWER_CUT: Final = ("tests/storage/test_power_cut.py",)
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A bug: `before`, which stands once in `path`, becomes `after`; `tests` must fail."""
+
+    name: str
+    path: str
+    before: str
+    after: str
+    tests: tuple[str, ...]
+
+
+MUTANTS: Final = (
+    Mutant(
+        "keepalives are acknowledged at once",
+        "capture/core.py",
+        "            self._idle = _Idle(position, self._last_end)\n\n    def _take_data",
+        "            self.durable = max(self.durable, position)\n\n    def _take_data",
+        CORE,
+    ),
+    Mutant(
+        "a keepalive inside an open transaction counts as idle",
+        "capture/core.py",
+        "        if not self._assembly.is_open:\n",
+        "        if True:\n",
+        CORE,
+    ),
+    Mutant(
+        "an idle position does not wait for what came before it",
+        "capture/core.py",
+        "idle is not None and self.durable >= idle.after and idle.position > self.durable",
+        "idle is not None and idle.position > self.durable",
+        CORE,
+    ),
+    Mutant(
+        "progress is acknowledged before it is stored",
+        "capture/core.py",
+        "            return StoreProgress(self._idle.position)\n",
+        "            self.durable = self._idle.position\n"
+        "            return StoreProgress(self.durable)\n",
+        MACHINE,
+    ),
+    Mutant(
+        "what was received is acknowledged instead of what is durable",
+        "capture/core.py",
+        "SendStatus(max(self.received, self.durable), self.durable, is_asking)",
+        "SendStatus(self.received, max(self.received, self.durable), is_asking)",
+        CORE,
+    ),
+    Mutant(
+        "a part of a transaction is acknowledged",
+        "capture/core.py",
+        "            case StorePart() | DiscardParts():\n                pass\n",
+        "            case StorePart() | DiscardParts():\n"
+        "                self.durable = max(self.durable, self.received)\n",
+        CORE,
+    ),
+    Mutant(
+        "status waits for the writer",
+        "capture/core.py",
+        "        return -inf if self._is_asking else self._status_at + interval_s\n",
+        "        return self._status_at + (interval_s if self._job is None else inf)\n",
+        TIMING,
+    ),
+    Mutant(
+        "a store that hangs keeps the connection",
+        "capture/core.py",
+        "now >= self._job_at + limits.stall_timeout_s",
+        "now < self._job_at",
+        TIMING,
+    ),
+    Mutant(
+        "silence is concluded without looking at the socket",
+        "capture/core.py",
+        "            if self._drained_at >= self._asked_at",
+        "            if now >= self._asked_at",
+        TIMING,
+    ),
+    Mutant(
+        "the transaction at the tip is taken again",
+        "capture/assembly.py",
+        "keep = transactions.end_lsn > self._tip",
+        "keep = transactions.end_lsn >= self._tip",
+        CORE,
+    ),
+    Mutant(
+        "a huge transaction at the tip is taken again",
+        "capture/assembly.py",
+        "if self._last_end <= self._tip:",
+        "if self._last_end < self._tip:",
+        CORE,
+    ),
+    Mutant(
+        "commits may go back",
+        "capture/assembly.py",
+        "            raise Rejected(CloseReason.DISORDER)\n",
+        "            pass\n",
+        CORE,
+    ),
+    Mutant(
+        "a transaction without its begin is stored",
+        "capture/assembly.py",
+        "frames.frames_of(Tag.BEGIN, size=_BEGIN_BYTES), expected",
+        "expected, expected",
+        CORE,
+    ),
+    Mutant(
+        "messages of others are stored",
+        "capture/assembly.py",
+        "message.transactional and message.prefix.startswith(MESSAGE_PREFIX)",
+        "True",
+        CORE,
+    ),
+    Mutant(
+        "a commit's position is where its record starts",
+        "postgres/frames.py",
+        "end_lsn=self.integers(commits, 10,",
+        "end_lsn=self.integers(commits, 2,",
+        CORE,
+    ),
+    Mutant(
+        "a slot ahead of the log is streamed over",
+        "capture/attach.py",
+        "    if confirmed > tip.position.wal:\n",
+        "    if False:\n",
+        ("tests/capture/test_attach.py::test_f010_a_slot_that_was_advanced_by_hand_is_a_gap",),
+    ),
+    Mutant(
+        "a server that was set back is streamed over",
+        "capture/attach.py",
+        "    if written < tip.position.wal:\n",
+        "    if False:\n",
+        ("tests/capture/test_attach.py::test_f039_a_server_that_was_set_back_is_a_gap",),
+    ),
+    Mutant(
+        "an old record excuses a table that was taken out by hand",
+        "capture/membership.py",
+        "            store.delete([*keys[:place], *keys[place + 1 : -_UNCOMMITTED_MAX]])\n",
+        "",
+        (
+            "tests/capture/test_attach.py"
+            "::test_a_publication_that_was_changed_by_hand_is_a_gap"
+            "[ALTER PUBLICATION tailrace_main DROP TABLE t]",
+        ),
+    ),
+    Mutant(
+        "everybody leads",
+        "capture/daemon.py",
+        "while not connection.try_lock(slot):",
+        "while connection.try_lock(slot) is None:",
+        (
+            "tests/capture/test_processes.py"
+            "::test_of_two_one_leads_and_the_other_takes_over_when_it_ends",
+        ),
+    ),
+    Mutant(
+        "a file's bytes are not synced",
+        "storage/file.py",
+        "                self._disk.fsync(handle)\n            finally:\n",
+        "            finally:\n",
+        POWER_CUT,
+    ),
+    Mutant(
+        "a directory is not synced",
+        "storage/file.py",
+        "            self._sync_directory(directory)\n        except OSError as error:\n"
+        "            if error.errno == errno.ENOENT:\n",
+        "        except OSError as error:\n            if error.errno == errno.ENOENT:\n",
+        POWER_CUT,
+    ),
+    Mutant(
+        "a put replaces what is there",
+        "storage/file.py",
+        "        try:\n            self._disk.link(temporary, path)\n",
+        "        self._discard(path)\n        try:\n            self._disk.link(temporary, path)\n",
+        ("tests/storage/test_conformance.py",),
+    ),
+    Mutant(
+        "recovery builds on what a power cut may take",
+        "log/tip.py",
+        "        store.sync(level)\n",
+        "        pass\n",
+        SIMULATION,
+    ),
+    Mutant(
+        "another writer's segment is taken for our own",
+        "log/writer.py",
+        "        if found.writer != header.writer or found.end != header.end:\n",
+        "        if found.end < header.start:\n",
+        SIMULATION,
+    ),
+    Mutant(
+        "a segment below the frontier is no reason to stop",
+        "log/writer.py",
+        "        if read_frontiers(self._store).highest > header.start:\n",
+        "        if not header.start:\n",
+        ("tests/log/test_writer.py", "tests/log/test_merge.py"),
+    ),
+    Mutant(
+        "small segments are deleted before the frontier has moved",
+        "log/merge.py",
+        "            move_frontier(self._store, FrontierKind.MERGED, end)\n",
+        "",
+        ("tests/log/test_merge.py", "tests/log/test_reader.py"),
+    ),
+    Mutant(
+        "ordinals are off by one",
+        "log/offsets.py",
+        "before - before[first_frame][transaction])",
+        "before - before[first_frame][transaction] + 1)",
+        ("tests/log/test_writer.py", "tests/log/test_plan.py"),
+    ),
+    Mutant(
+        "ordinals of decoded changes are off by one",
+        "decode/changes.py",
+        "ordinal = np.arange(len(rows)) + (",
+        "ordinal = np.arange(len(rows)) + 1 + (",
+        ("tests/decode/test_against_reference.py",),
+    ),
+    Mutant(
+        "a value that was not sent is NULL without a mark",
+        "decode/table.py",
+        "    unsent = [cells.kind == UNCHANGED for cells in rows.now]\n",
+        "    unsent = [cells.kind == 0 for cells in rows.now]\n",
+        ("tests/decode/test_against_reference.py",),
+    ),
+    Mutant(
+        "a truncate is ignored",
+        "sinks/fold.py",
+        "    if not len(truncates):\n        return False, rows\n",
+        "    if len(truncates) >= 0:\n        return False, rows\n",
+        ("tests/sinks/test_fold.py",),
+    ),
+    Mutant(
+        "a batch that was written is written again",
+        "sinks/delta/sink.py",
+        "recorded >= batch.sequence",
+        "recorded > batch.sequence",
+        ("tests/sinks/test_conformance.py",),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one run."""
+
+    status: int
+    output: str
+    seconds: float
+
+
+def copy_tree(source: Path, target: Path) -> None:
+    """What a test run needs, without compiled files: these could hide a change."""
+    ignored = shutil.ignore_patterns("__pycache__", ".hypothesis", "*.pyc")
+    for name in COPIED:
+        if (source / name).is_dir():
+            shutil.copytree(source / name, target / name, ignore=ignored)
+        else:
+            shutil.copy(source / name, target / name)
+
+
+def plant(mutant: Mutant, tree: Path) -> bool:
+    """Put the bug in; False if its place is not there, or not unique."""
+    path = tree / "src/tailrace" / mutant.path
+    text = path.read_text() if path.exists() else ""
+    if text.count(mutant.before) != 1:
+        return False
+    path.write_text(text.replace(mutant.before, mutant.after))
+    return True
+
+
+def run_tests(tree: Path, tests: Iterable[str]) -> Outcome:
+    """Run tests on the copy; it is made sure that the copy is what they import."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(tree / "src"), str(tree)]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        # A test that waits for what a bug prevents need not wait long.
+        "PATIENCE_S": "20",
+    }
+    command = [sys.executable, "-c", _RUN, str(tree), *tests]
+    started = time.monotonic()
+    done = subprocess.run(
+        command,
+        cwd=tree,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+        check=False,
+    )
+    return Outcome(done.returncode, done.stdout, time.monotonic() - started)
+
+
+_RUN: Final = """
+import sys, pytest, tailrace, tests
+tree, *selected = sys.argv[1:]
+assert tailrace.__file__.startswith(tree), tailrace.__file__
+assert tests.__file__.startswith(tree), tests.__file__
+sys.exit(pytest.main(["-x", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", *selected]))
+"""
+
+
+def judge(mutant: Mutant, sound: Path) -> tuple[bool, str]:
+    """Whether the tests caught it in a copy of the sound tree, and a word about that."""
+    with tempfile.TemporaryDirectory(prefix="tailrace-mutant-") as directory:
+        tree = Path(directory)
+        copy_tree(sound, tree)
+        if not plant(mutant, tree):
+            return False, f"its place in {mutant.path} is gone"
+        outcome = run_tests(tree, mutant.tests)
+    match outcome.status:
+        case 1:
+            return True, f"caught in {outcome.seconds:.0f} s"
+        case 0:
+            return False, "SURVIVED"
+        case status:
+            return False, f"the tests did not run (status {status})\n{outcome.output[-3000:]}"
+
+
+def say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def main(names: Sequence[str]) -> int:
+    """Judge all mutants, or those whose name holds one of the words given."""
+    chosen = [m for m in MUTANTS if not names or any(name in m.name for name in names)]
+    tests = sorted({test for mutant in chosen for test in mutant.tests})
+    caught = 0
+    with tempfile.TemporaryDirectory(prefix="tailrace-sound-") as directory:
+        sound = Path(directory)
+        copy_tree(ROOT, sound)
+        say(f"{len(tests)} selections on the code as it is")
+        outcome = run_tests(sound, tests)
+        if outcome.status != 0:
+            say(f"they fail without a bug\n{outcome.output[-5000:]}")
+            return 1
+        say(f"they pass, in {outcome.seconds:.0f} s")
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            judgements = pool.map(lambda mutant: judge(mutant, sound), chosen)
+            for mutant, (is_caught, word) in zip(chosen, judgements, strict=True):
+                caught += is_caught
+                say(f"{'ok  ' if is_caught else 'FAIL'} {mutant.name}: {word}")
+    say(f"{caught} of {len(chosen)} bugs caught")
+    return 0 if caught == len(chosen) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
