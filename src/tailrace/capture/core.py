@@ -123,6 +123,11 @@ class Core:
         return self.is_at_rest or pending_bytes < self._limits.pending_bytes_max
 
     @property
+    def is_writing(self) -> bool:
+        """True while a job is under way: until it is stored, no other one begins."""
+        return self._job is not None
+
+    @property
     def is_at_rest(self) -> bool:
         """True if every whole transaction that was received is durable."""
         return not (self._job or self._queue or self._complete)

@@ -21,6 +21,9 @@ from tailrace.postgres.replication import ReplicationConnection
 
 READ_BYTES: Final = 1 << 20
 STOP_TIMEOUT_S: Final = 5.0
+GATHER_S: Final = 0.010
+GATHER_PAUSE_S: Final = 0.001
+METRICS_S: Final = 0.1
 _POLL_MAX_S: Final = 0.5
 
 
@@ -42,6 +45,12 @@ class Streaming:
         self._metrics = metrics
         self._should_stop = should_stop
         self._has_more = False
+        self._observe_at = 0.0
+        self._poll_writing = select.poll()
+        self._poll_writing.register(writing.fileno(), select.POLLIN)
+        self._poll_both = select.poll()
+        self._poll_both.register(writing.fileno(), select.POLLIN)
+        self._poll_both.register(connection.fileno(), select.POLLIN)
 
     def run(self) -> None:
         """Stream until told to stop; then all that is complete is durable and acknowledged."""
@@ -53,7 +62,9 @@ class Streaming:
                 self._core.stop()
             for action in self._core.poll(now):
                 self._carry_out(action)
-            self._metrics.observe(self._core)
+            if now >= self._observe_at or stop_by is not None:
+                self._metrics.observe(self._core)
+                self._observe_at = now + METRICS_S
             if stop_by is not None and (self._core.is_at_rest or now > stop_by):
                 self._carry_out(self._core.status(now))
                 return
@@ -63,10 +74,7 @@ class Streaming:
         """Sleep until there is something to do, then take it in."""
         timeout_s = min(self._core.wake_at(now) - now, _POLL_MAX_S)
         is_reading = self._core.wants_input
-        poller = select.poll()
-        poller.register(self._writing.fileno(), select.POLLIN)
-        if is_reading:
-            poller.register(self._connection.fileno(), select.POLLIN)
+        poller = self._poll_both if is_reading else self._poll_writing
         # Messages that libpq has already read do not make the socket readable.
         ready = poller.poll(0 if is_reading and self._has_more else timeout_s * 1000)
         files = {file for file, _ in ready}
@@ -83,12 +91,32 @@ class Streaming:
 
     def _read(self) -> None:
         messages, is_all = self._connection.read(READ_BYTES)
+        if messages and is_all and self._core.is_writing:
+            is_all = self._gather(messages)
         self._has_more = not is_all
         now = time.monotonic()
         if messages:
             self._core.receive(messages, now)
         if is_all:
             self._core.drained(now)
+
+    def _gather(self, messages: list[memoryview]) -> bool:
+        """Wait a moment for more, as nothing can be sealed before the writer is done anyway.
+
+        A sender on the same machine is read a few rows at a time, and every turn of the loop has
+        its price. Returns whether that was all.
+        """
+        size = sum(map(len, messages))
+        deadline = time.monotonic() + GATHER_S
+        while size < READ_BYTES and time.monotonic() < deadline:
+            if self._poll_writing.poll(GATHER_PAUSE_S * 1000):
+                break
+            more, is_all = self._connection.read(READ_BYTES - size)
+            messages += more
+            size += sum(map(len, more))
+            if not is_all:
+                return False
+        return True
 
     def _carry_out(self, action: Action) -> None:
         match action:

@@ -33,6 +33,9 @@ ANSWER_TIMEOUT_S: Final = 10.0
 _STATUS: Final = struct.Struct(">cQQQqB")
 
 
+_TRICKLE_BYTES: Final = 4096
+
+
 def lock_key(slot: str) -> int:
     """The advisory lock of a slot, as a signed 64-bit number."""
     digest = hashlib.sha256(f"tailrace leader of {slot}".encode()).digest()
@@ -107,7 +110,10 @@ class ReplicationConnection:
                 # What came before the end is handed over; the next call tells of the end.
                 self._has_ended = True
                 return messages, False
-            if size == size_before:
+            # A trickle is as good as drained: to look again at once costs a system call a row. But
+            # what TLS has read ahead does not make the socket readable, so there look to the end.
+            trickle = 0 if self._pgconn.ssl_in_use else _TRICKLE_BYTES
+            if size - size_before <= trickle:
                 return messages, True
 
     def send_status(
