@@ -29,7 +29,8 @@ _HEADER: Final = b"tailrace"
 _HEADER_CHECKSUM: Final = b"tailrace.header.crc32"
 _CHECKSUM: Final = b"tailrace.crc32"
 _MAGIC: Final = b"ARROW1\0\0"
-_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4")
+# One column has nearly all the bytes, so more threads would only take up memory.
+_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 
 @dataclass(frozen=True, slots=True)

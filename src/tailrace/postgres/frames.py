@@ -77,19 +77,24 @@ class Frames:
     @classmethod
     def from_wal_messages(cls, messages: Sequence[bytes | memoryview]) -> Self:
         """Cut the 25-byte headers off XLogData messages; all of them must be XLogData."""
-        count = len(messages)
+        if not messages:
+            return cls.empty()
         raw = np.frombuffer(b"".join(messages), dtype=np.uint8)
-        sizes = np.fromiter(map(len, messages), dtype=np.int64, count=count)
-        if (sizes <= WAL_HEADER_BYTES).any():
+        sizes = np.fromiter(map(len, messages), dtype=np.int64, count=len(messages))
+        frame_sizes = sizes - WAL_HEADER_BYTES
+        if (frame_sizes <= 0).any():
             raise SegmentCorrupt("postgres sent a message without a frame")
         starts = np.cumsum(sizes) - sizes
-        header = starts[:, None] + np.arange(WAL_HEADER_BYTES)
-        lsn = raw[header[:, 1:9]].view(">u8").reshape(count).astype(np.uint64)
-        keep = np.ones(len(raw), dtype=bool)
-        keep[header.reshape(-1)] = False
-        offsets = np.zeros(count + 1, dtype=np.int64)
-        np.cumsum(sizes - WAL_HEADER_BYTES, out=offsets[1:])
-        return cls(raw[keep], offsets, lsn)
+        # Element i of this view is the integer that starts at byte i.
+        integers = np.ndarray(len(raw) - 7, dtype=">u8", buffer=raw, strides=(1,))
+        # Headers and frames alternate.
+        spans = np.full(2 * len(messages), WAL_HEADER_BYTES)
+        spans[1::2] = frame_sizes
+        is_frame = np.zeros(len(spans), dtype=bool)
+        is_frame[1::2] = True
+        offsets = np.zeros(len(messages) + 1, dtype=np.int64)
+        np.cumsum(frame_sizes, out=offsets[1:])
+        return cls(raw[np.repeat(is_frame, spans)], offsets, integers[starts + 1].astype(np.uint64))
 
     @classmethod
     def of(cls, frames: Sequence[bytes], lsn: Sequence[int] | None = None) -> Self:
