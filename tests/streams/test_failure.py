@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.errors import PythonException
 
 from tailrace.errors import (
     LogError,
     OffsetOutOfRange,
+    SegmentCorrupt,
     SegmentMissing,
     SinkError,
     StoreError,
@@ -64,6 +66,13 @@ def test_error_raised_here_is_taken_as_it_is() -> None:
     error = SinkError("the lake is full", hint="make room")
     assert failure_of(error).error is error
     assert failure_of(error).is_known
+
+
+def test_error_of_a_task_comes_back_from_what_spark_makes_of_it() -> None:
+    text = _TRACE.format(inner="SegmentCorrupt", outer="SegmentCorrupt")
+    failure = failure_of(PythonException(text))
+    assert failure.is_known
+    assert type(failure.error) is SegmentCorrupt
 
 
 def test_bug_raised_here_is_unknown() -> None:

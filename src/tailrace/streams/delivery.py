@@ -60,7 +60,9 @@ class Delivery:
             self.deliver(packed.toArrow())
         except BaseException as error:
             self.failure = error
-            raise
+            # In few words: Spark looks through the text of an error with a recursive expression,
+            # and over that of a task its thread runs out of stack; the query then hangs.
+            raise RuntimeError(f"batch {self._sequence} was not delivered") from None
 
     def deliver(self, packed: pa.Table) -> None:
         """Fix the batch's range, write it, note that it is done."""

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace import errors
@@ -25,9 +26,11 @@ class Failure:
 
 
 def failure_of(raised: BaseException) -> Failure:
-    """What was raised here."""
+    """What was raised here; through Spark, if a task has raised it."""
     if isinstance(raised, TailraceError):
         return Failure(raised, is_known=True)
+    if isinstance(raised, PySparkException):
+        return failure_told(str(raised))
     text = " ".join(str(raised).split())
     return _unknown(f"{type(raised).__name__}: {text}" if text else type(raised).__name__)
 
