@@ -244,8 +244,11 @@ def test_a_zombies_late_segment_below_the_frontier_is_not_read() -> None:
     for _ in range(4):
         to.append(wal.rows(T))
     merge_all(store, clock)
+    longer = Wal()
     with pytest.raises(LogFenced):
-        zombie.append(Wal().rows(T))
+        zombie.append(Frames.concat([longer.rows(T) for _ in range(5)]))
+    assert list(Reader(store).walk(Offset.whole(wal.end))) == []
+    assert Reader(store).tip() == Tip(SOURCE, wal.end, wal.end)
     assert layout.segment_key(START) in {entry.key for entry in store.list("")}
     assert read(store) == wal.changes
     clock.now_s += 10

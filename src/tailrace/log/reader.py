@@ -157,8 +157,11 @@ class Reader:
 
     def _small_around(self, position: Lsn) -> Link | None:
         """For a position at which no segment starts: inside one, or past the end."""
+        # The frontier is a segment's end: from there on, names below it are of no use.
+        frontier = self._frontiers.highest
+        floor = frontier if frontier <= position else Lsn(0)
         starts = [layout.position_of(entry.key) for entry in self.store.list(layout.SEGMENTS)]
-        start = max((start for start in starts if start <= position), default=None)
+        start = max((start for start in starts if floor <= start <= position), default=None)
         link = None if start is None else self._link(layout.segment_key(start), position)
         return link if link is not None and link.header.end > position else None
 

@@ -143,9 +143,9 @@ def rows_by_table(frames: Frames) -> list[tuple[int, NDArray[np.intp]]]:
     if truncates:
         oids = np.concatenate([oids, [oid for oid, _ in truncates]])
         rows = np.concatenate([rows, [place for _, place in truncates]])
-        order = np.argsort(rows, kind="stable")
-        oids, rows = oids[order], rows[order]
-    return [(int(oid), rows[oids == oid]) for oid in np.unique(oids)]
+    order = np.lexsort((rows, oids))
+    distinct, first = np.unique(oids[order], return_index=True)
+    return list(zip(distinct.tolist(), np.split(rows[order], first[1:]), strict=False))
 
 
 def _described(relation: Relation, catalog: RelationCatalog | None) -> Relation:
