@@ -31,7 +31,7 @@ from tests.capture.running import (
     wait_until,
 )
 from tests.log.faulty_store import WatchedStore
-from tests.server import Database
+from tests.server import Database, ServerFactory
 
 FLOOD_S = float(os.environ.get("FLOOD_S", "6"))
 """How long a flood lasts; two minutes prove more."""
@@ -64,6 +64,24 @@ def test_every_kind_of_change_reaches_the_log(
         wait_caught_up(capture, source)
     assert_equal(store, source, "public.t")
     assert sum(1 for _ in read_changes(store)) == 1000 + 333 + 142 + 200
+
+
+def test_an_older_postgres_is_captured_as_well(
+    postgres_server: ServerFactory, store: FileStore
+) -> None:
+    server = postgres_server(version=16)
+    with server.connect() as connection:
+        connection.execute("CREATE TABLE public.t (id bigint PRIMARY KEY, v text)")
+        with Running(settings(server.dsn), store) as capture:
+            capture.wait_for_stream()
+            connection.execute("INSERT INTO t SELECT g, 'v' || g FROM generate_series(1, 100) g")
+            connection.execute("UPDATE t SET id = -id WHERE id % 7 = 0")
+            wait_acknowledged(capture, connection)
+            connection.execute("TRUNCATE t")
+            connection.execute("INSERT INTO t VALUES (1, 'last')")
+            connection.execute("CREATE TABLE elsewhere AS SELECT generate_series(1, 1000)")
+            wait_acknowledged(capture, connection)
+        assert_equal(store, connection, "public.t")
 
 
 def test_what_was_committed_is_acknowledged_when_capture_stops(
@@ -157,8 +175,8 @@ def test_f011_a_flood_with_short_timeouts_costs_no_connection(
             number += 1
             if is_published:
                 source.execute(
-                    "INSERT INTO t SELECT %s * 2000 + g, repeat('x', 500) "
-                    "FROM generate_series(1, 2000) g",
+                    "INSERT INTO t SELECT %s * 200 + g, repeat('x', 5000) "
+                    "FROM generate_series(1, 200) g",
                     [number],
                 )
             else:

@@ -54,7 +54,11 @@ class ReplicationConnection:
         except psycopg.Error as error:
             raise connect_error(str(error), target) from error
         self._pgconn = self._conn.pgconn
-        pin(self._pgconn)
+        try:
+            pin(self._pgconn)
+        except SourceError:
+            self.close()
+            raise
 
     def try_lock(self, slot: str) -> bool:
         """Try to become the leader; the lock is held until this connection ends."""
