@@ -168,6 +168,23 @@ def test_table_that_was_taken_away_is_noticed_after_a_restart() -> None:
         Run(log.store, sink).to_end()
 
 
+def test_new_log_is_not_delivered_over_what_an_old_one_has_left() -> None:
+    log, table, sink = MadeLog(MemoryStore()), Table(), WatchedSink()
+    log.insert(table, 1)
+    Run(log.store, sink).to_end()
+    before = rows_of(sink)
+    log, table = MadeLog(MemoryStore()), Table()
+    log.insert(table, 2)
+    for _ in range(2):  # also not the second time
+        with pytest.raises(SinkError, match="from another log") as caught:
+            Run(log.store, sink).to_end()
+        assert not caught.value.retry
+    assert rows_of(sink) == before
+    sink.drop("public.orders")
+    Run(log.store, sink).to_end()
+    assert rows_of(sink) == table.rows
+
+
 def test_batch_without_a_wanted_change_moves_the_stream() -> None:
     log, sink = MadeLog(MemoryStore()), WatchedSink()
     log.insert(Table(ITEMS), 1)

@@ -7,11 +7,14 @@ reads `failure` to tell whether trying again may help, because Spark keeps only 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from tailrace.decode import TableChanges
+from tailrace.errors import SinkError
 from tailrace.failpoint import failpoint
 from tailrace.model import Offset
 from tailrace.sinks import Batch, Sink
@@ -100,6 +103,21 @@ class Delivery:
             known=self._known,
             tables=frozenset(changes.relation.qualified for changes in found.tables),
         )
+        self._check_targets(batch, found.tables)
         failpoint("batch.before_fix")
         self._record.fix(batch)
         return batch
+
+    def _check_targets(self, batch: BatchRecord, tables: Sequence[TableChanges]) -> None:
+        """A target that is new to the stream and yet has later batches of it would take this one
+        for old and leave it out: the stream has lost its record, with its log for instance.
+        """
+        new = [each.relation for each in tables if each.relation.qualified not in self._known]
+        recorded = self._sink.committed(self._stream, new)
+        ahead = sorted(name for name, number in recorded.items() if number >= batch.sequence)
+        # If it is another pipeline that is ahead, `fix` says so.
+        if ahead and not self._record.is_taken(batch.sequence):
+            raise SinkError(
+                f"the target of {ahead[0]} was filled by stream {self._stream} from another log",
+                hint="take what is there away, or deliver to another place",
+            )

@@ -124,6 +124,11 @@ class StreamRecord:
         entries = self._store.list(self._done)
         return batch.is_start or any(entry.key == wanted for entry in entries)
 
+    def is_taken(self, sequence: int) -> bool:
+        """Whether a batch of this number, or of a later one, is fixed."""
+        newest = self.newest()
+        return newest is not None and newest.sequence >= sequence
+
     def fix(self, batch: BatchRecord) -> None:
         """Make a batch's range durable; raises LogFenced if another run has taken its number."""
         key = self._batch_key(batch.sequence)
