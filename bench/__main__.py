@@ -16,7 +16,7 @@ from rich.console import Console
 
 from bench import capture, decode, growth, latency, pipeline
 from bench.child import ProgramFailed
-from bench.machine import Machine, look_at_machine, server_version, versions
+from bench.machine import Machine, limited_to_cores, look_at_machine, server_version, versions
 from bench.options import ROOT, Options
 from bench.report import Report, save, show
 from bench.workbench import Workbench, own_server
@@ -52,7 +52,8 @@ def main() -> int:
 
 def _run(name: str, options: Options, machine: Machine, console: Console) -> bool:
     console.rule(name)
-    with own_server(options) as server:
+    cores = pipeline.CORES if name == "pipeline" else machine.cores
+    with limited_to_cores(cores), own_server(options) as server:
         found = versions(server_version(server.dsn))
         report = BENCHMARKS[name](Workbench(options, server, console))
     show(report, machine, options, console)

@@ -17,6 +17,9 @@ from bench.workbench import Workbench
 
 PLAIN_FLOOR: Final = 10.0
 SENDER_FLOOR: Final = 3.0
+CALL_CHANGES: Final = 50_000
+"""How many are decoded by one call: about as many as a segment of full size has."""
+
 _PLAIN_SHARE: Final = 10
 
 
@@ -69,14 +72,19 @@ def captured_log(source: Source, backlog: Backlog) -> Path:
 
 
 def run_decode(
-    source: Source, log: Path, changes_max: int, *, decoder: str = "ours", joined: bool = False
+    source: Source,
+    log: Path,
+    changes_max: int,
+    *,
+    decoder: str = "ours",
+    call_changes: int = CALL_CHANGES,
 ) -> Reading:
     """Decode the first changes of a log in a process of its own."""
     task = {
         "log": log.as_uri(),
         "changes_max": changes_max,
         "decoder": decoder,
-        "joined": joined,
+        "call_changes": call_changes,
     }
     with Child("decode", task, log=source.directory / "decode.log") as child:
         done = child.event("done")

@@ -35,8 +35,8 @@ def run(workbench: Workbench) -> Report:
         for number in range(workbench.options.rounds):
             readings["capture"].append(run_capture(large, backlogs[large], _TRANSPORT))
             readings["capture tenth"].append(run_capture(small, backlogs[small], _TRANSPORT))
-            readings["decode"].append(run_decode(large, log, rows, joined=True))
-            readings["decode tenth"].append(run_decode(large, log, rows // FACTOR, joined=True))
+            readings["decode"].append(run_decode(large, log, rows, call_changes=0))
+            readings["decode tenth"].append(run_decode(large, log, rows // FACTOR, call_changes=0))
             costs = ", ".join(f"{what} {_cost(done[-1]):.2f}" for what, done in readings.items())
             workbench.say(f"round {number + 1} µs a row: {costs}")
         shutil.rmtree(log)

@@ -17,7 +17,6 @@ from typing import Final
 
 from bench.child import Child, ProgramFailed
 from bench.debezium import Unavailable, install, run_debezium
-from bench.machine import limited_to_cores
 from bench.report import Bound, Line, Report, ratio_line, shown
 from bench.sides import Reading, run_capture
 from bench.source import Backlog, Source
@@ -26,6 +25,8 @@ from bench.workload import SHOP_CHANGES_PER_TRANSACTION, SHOP_TABLES, fill_shop,
 from tailrace.cli.proof import prove
 
 CORES: Final = 2
+"""For everything together: the server, capture, Spark, and the engine beside them."""
+
 CAPTURE_SHARE_AIM: Final = 0.5
 CAPTURE_FLOOR: Final = 4.0
 MEMORY_SHARE_MAX: Final = 0.25
@@ -55,7 +56,7 @@ def measure(workbench: Workbench, install_debezium: Callable[[], Path]) -> Repor
     """Measure; `install_debezium` gives the Python that has the engine, or raises Unavailable."""
     changes = workbench.options.rows // 2
     rounds = _Rounds()
-    with workbench.source("pipeline") as source, limited_to_cores(CORES):
+    with workbench.source("pipeline") as source:
         warm, backlog = _prepare(workbench, source, changes)
         for number in range(workbench.options.rounds):
             rounds.capture.append(run_capture(source, backlog, _TRANSPORT))

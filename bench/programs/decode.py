@@ -1,13 +1,14 @@
 """Decodes the frames of a log on one core, by the decoder or by the plain one of the tests.
 
-The log is read before the clock starts. With `joined` all segments are decoded by one call, as a
-large batch would be.
+The log is read before the clock starts, and cut anew: how large the segments are that capture wrote
+depends on the pace of that day. Each call decodes `call_changes` changes, or all if that is 0.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from itertools import accumulate, takewhile
 
 import pyarrow as pa
@@ -15,10 +16,12 @@ import pyarrow as pa
 from bench.programs.talk import peak_memory_mb, say, task
 from tailrace.decode import decode
 from tailrace.log import Reader, Segment, segment
-from tailrace.model import ORIGIN, Offset
+from tailrace.model import ORIGIN, Lsn, Offset, Relation
 from tailrace.postgres.frames import Frames
 from tailrace.storage import open_store
 from tests.decode.reference import reference_decode
+
+_END = Offset.whole(Lsn((1 << 63) - 1))
 
 
 def main() -> None:
@@ -27,11 +30,14 @@ def main() -> None:
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     pa.set_cpu_count(1)
     segments = _read(wanted["log"], wanted["changes_max"])
-    if wanted["joined"]:
-        segments = [_joined(segments)]
-    _decode(segments[:1], wanted["decoder"])  # the first call loads what is loaded late
+    relations = {
+        relation.oid: relation for each in segments for relation in each.header.versions.values()
+    }
+    calls = list(_cut(Frames.concat([each.frames for each in segments]), wanted["call_changes"]))
+    decode_calls = _decode if wanted["decoder"] == "ours" else _decode_row_by_row
+    decode_calls(calls[:1], relations)  # loads what is loaded late
     began, cpu_began = time.monotonic(), time.process_time()
-    changes = _decode(segments, wanted["decoder"])
+    changes = decode_calls(calls, relations)
     seconds = time.monotonic() - began
     say(
         "done",
@@ -51,35 +57,35 @@ def _read(log: str, changes_max: int) -> list[Segment]:
     return [segment.read(store, link.key) for link in links[: max(1, len(within))]]
 
 
-def _joined(segments: list[Segment]) -> Segment:
-    """All in one. The first header serves: one connection wrote the log, one table is in it."""
-    return Segment(segments[0].header, Frames.concat([each.frames for each in segments]))
+def _cut(frames: Frames, call_changes: int) -> Iterator[Frames]:
+    """The frames in pieces of whole transactions."""
+    ends = frames.transactions().last_frame + 1
+    counts = frames.change_counts().cumsum()[ends - 1]
+    first = 0
+    while first < len(frames):
+        done = counts[ends == first][0] if first else 0
+        reached = (counts >= done + call_changes) & (ends > first) if call_changes else ends < 0
+        last = int(ends[reached][0]) if reached.any() else len(frames)
+        yield frames.slice(first, last)
+        first = last
 
 
-def _decode(segments: list[Segment], decoder: str) -> int:
-    changes = 0
-    for each in segments:
-        header = each.header
-        upto = Offset.whole(each.frames.transactions().end_lsn[-1])
-        if decoder == "ours":
-            tables = decode(
-                each.frames,
-                initial=header.initial,
-                versions=header.versions,
-                after=ORIGIN,
-                upto=upto,
-            )
-            changes += sum(len(table.rows) for table in tables)
-        else:
-            plain = reference_decode(
-                each.frames,
-                initial=header.initial,
-                versions=header.versions,
-                after=ORIGIN,
-                upto=upto,
-            )
-            changes += sum(len(table.rows) for table in plain)
-    return changes
+def _decode(calls: list[Frames], relations: dict[int, Relation]) -> int:
+    return sum(
+        len(table.rows)
+        for frames in calls
+        for table in decode(frames, initial=relations, versions={}, after=ORIGIN, upto=_END)
+    )
+
+
+def _decode_row_by_row(calls: list[Frames], relations: dict[int, Relation]) -> int:
+    return sum(
+        len(table.rows)
+        for frames in calls
+        for table in reference_decode(
+            frames, initial=relations, versions={}, after=ORIGIN, upto=_END
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from bench.options import ROOT
 
 
 def test_program_that_fails_is_told_with_its_last_words(tmp_path: Path) -> None:
-    task = {"log": "nonsense:", "changes_max": 1, "joined": False, "decoder": "ours"}
+    task = {"log": "nonsense:", "changes_max": 1, "call_changes": 0, "decoder": "ours"}
     with (
         Child("decode", task, log=tmp_path / "log") as child,
         pytest.raises(ProgramFailed, match="no store has the scheme"),
