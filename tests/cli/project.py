@@ -24,7 +24,7 @@ from tailrace.model import Lsn
 from tailrace.postgres.server import wal_position
 from tailrace.storage import Store, open_store
 
-TIMEOUT_S: Final = 120.0
+TIMEOUT_S: Final = 200.0
 _POLL_S: Final = 0.05
 
 

@@ -12,6 +12,7 @@ import pytest
 from tailrace.cli.gauges import LakeRows
 from tests.cli.processes import await_none, working_on
 from tests.cli.project import TIMEOUT_S, Project
+from tests.log.making import Wal, begin_writer, shape
 from tests.server import Database
 
 STREAMS = 'streams: {lake: {tables: ["public.*"], sink: {type: delta, path: lake}}}'
@@ -25,9 +26,7 @@ def await_rows(table: Path, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_changes_reach_the_lake_and_a_damaged_log_is_said(
-    project: Project, database: Database
-) -> None:
+def test_changes_reach_the_lake(project: Project, database: Database) -> None:
     project.configure(database.dsn, more=STREAMS)
     with database.connect() as admin:
         admin.execute("CREATE TABLE t (id int PRIMARY KEY)")
@@ -46,11 +45,18 @@ def test_changes_reach_the_lake_and_a_damaged_log_is_said(
             assert "stopped slot=" in ended.err and "error" not in ended.err
         assert not working_on(project.directory)
 
+
+@pytest.mark.slow
+def test_a_damaged_segment_ends_the_pipeline_with_its_name(project: Project) -> None:
+    project.configure("postgresql://ann@db/shop", more=STREAMS)
+    writer, wal = begin_writer(project.store), Wal()
+    for _ in range(3):
+        writer.append(wal.rows(shape()))
     segment = sorted((project.directory / "log" / "segments").glob("*.arrow"))[2]
     data = bytearray(segment.read_bytes())
     data[len(data) * 2 // 3] ^= 0x01
     segment.write_bytes(data)
-    with project.running("pipeline", "--reset") as pipeline:
+    with project.running("pipeline") as pipeline:
         code, error, _ = pipeline.wait().failure
     assert code == 1
     assert segment.name in error

@@ -60,6 +60,14 @@ def test_machine_without_java_is_told_what_was_seen(
     assert "JAVA_HOME" in no.value.hint
 
 
+def test_launcher_keeps_the_signal_that_stops_a_service_from_spark() -> None:
+    environment = Java(Path("/bin/sh"), 17).environment()
+    program = Path(environment["JAVA_HOME"], "bin", "java")
+    words = [program, "-c", "kill -TERM $$; echo alive"]
+    result = subprocess.run(words, env=environment, capture_output=True, text=True)
+    assert result.stdout == "alive\n"
+
+
 @pytest.mark.parametrize(("version", "kept"), [(17, 3), (25, 2)])
 def test_launcher_leaves_out_what_that_java_cannot_do(version: int, kept: int) -> None:
     environment = Java(Path("/bin/echo"), version).environment()
