@@ -34,7 +34,8 @@ def main() -> int:
     """Run; the exit status."""
     options, names = _read_arguments()
     console = Console(width=None if sys.stdout.isatty() else 120)
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     try:
         options.directory.mkdir(parents=True, exist_ok=True)
         machine = look_at_machine(options.directory)
