@@ -112,6 +112,9 @@ class Merger:
             covering = settled.around(layout.position_of(entry.key))
             if covering is not None:
                 dead.setdefault(covering, []).append(entry.key)
+        if dead:
+            # A merger that was killed may have left a merged segment that a power cut would take.
+            self._store.sync(layout.MERGED)
         for start, end in sorted(dead):
             # The last look at what takes the small ones' place: from here on it is the only copy.
             segment.read(self._store, layout.merged_key(start, end))
