@@ -63,7 +63,7 @@ def test_machine_without_java_is_told_what_was_seen(
 def test_launcher_keeps_the_signal_that_stops_a_service_from_spark() -> None:
     environment = Java(Path("/bin/sh"), 17).environment()
     program = Path(environment["JAVA_HOME"], "bin", "java")
-    words = [program, "-c", "kill -TERM $$; echo alive"]
+    words = [str(program), "-c", "kill -TERM $$; echo alive"]
     result = subprocess.run(words, env=environment, capture_output=True, text=True)
     assert result.stdout == "alive\n"
 
