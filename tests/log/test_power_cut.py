@@ -40,6 +40,7 @@ class Source:
     wal: Wal = field(default_factory=Wal)
     sent: list[tuple[Lsn, Frames]] = field(default_factory=list)
     acknowledged: Lsn = START
+    life_count: int = 0
 
     def after(self, position: Lsn) -> Frames:
         """The next transaction after a position; a new one if there is none."""
@@ -57,7 +58,8 @@ class Source:
 def _live(store: FileStore, source: Source, works: list[str]) -> None:
     tip = recover_tip(store) or begin(store)
     assert tip.position >= source.acknowledged
-    to = writer(store, tip, f"writer{len(source.sent)}")
+    source.life_count += 1
+    to = writer(store, tip, f"writer{source.life_count}")
     merger = Merger(store, writer_id="merger", policy=POLICY)
     for work in works:
         match work:
