@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -51,11 +53,23 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str], option: str
 
 
 def test_every_command_has_help_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in app.registered_commands:
-        assert command.callback is not None
-        code, out, _ = run(capsys, command.name or command.callback.__name__, "--help")
+    for words, command in commands(app):
+        code, out, _ = run(capsys, *words, "--help")
         assert code == 0
-        assert "Example" in out
+        assert "Example: tailrace " in out and f"tailrace {' '.join(words)}" in out
+        # Longer lines of a later paragraph are broken twice.
+        lines = inspect.getdoc(command) or ""
+        assert all(len(line) <= 78 for line in lines.partition("\n\n")[2].splitlines()), words
+
+
+def commands(typer_app: typer.Typer) -> Iterator[tuple[list[str], object]]:
+    for command in typer_app.registered_commands:
+        assert command.callback is not None
+        yield [command.name or command.callback.__name__], command.callback
+    for group in typer_app.registered_groups:
+        assert group.typer_instance is not None and group.name is not None
+        for words, callback in commands(group.typer_instance):
+            yield [group.name, *words], callback
 
 
 @pytest.mark.parametrize("arguments", [["inti"], ["init", "--nope"], ["init", "a", "b"]])

@@ -8,7 +8,7 @@ from tailrace.cli.options import ConfigFile, Verbose
 def capture(config: ConfigFile = None, verbose: Verbose = False) -> None:
     """Capture every committed change into the log.
 
-    Start it on as many machines as you like: one leads, the others stand by and take over.
+    Start it on as many machines as you like: one leads, the others stand by.
     Ctrl-C ends it cleanly.
 
     Example: tailrace capture --config tailrace.yaml

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def check(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose = False) -> None:
     """Look for what would keep capture from working; each finding comes with its cure.
 
-    Changes nothing. A blocker keeps its subject from being captured, and exit status 1 tells that
-    there is one. A table that is blocked never keeps out the others.
+    Changes nothing. A blocker keeps its table, or all, from being captured;
+    with one, the exit status is 1. One bad table never keeps out the others.
 
     Example: tailrace check --config tailrace.yaml
     """

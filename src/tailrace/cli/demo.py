@@ -27,9 +27,10 @@ def demo(
     ] = 200,
     verbose: Verbose = False,
 ) -> None:
-    """Try everything: Postgres, a busy shop, capture, Spark, Delta; then prove source = lake.
+    """Try everything at once: Postgres, a busy shop, capture, Spark, Delta; then prove the lake.
 
-    Ctrl-C stops the writers early; the proof follows all the same.
+    Needs nothing but this machine. Ctrl-C stops the writers early; the proof
+    follows all the same. Exit status 1 if a lake table differs from its source.
 
     Example: tailrace demo --seconds 20
     """

@@ -70,6 +70,8 @@ def cat(
 ) -> None:
     """Print changes, one JSON object a line, in order.
 
+    A change's _offset can be given to --from, to go on after it.
+
     Example: tailrace log cat --table public.orders --limit 5
     """
     from itertools import islice
@@ -96,7 +98,7 @@ def cat(
 def verify(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose = False) -> None:
     """Read the whole log and check chain, checksums and order.
 
-    Exit status 1 if anything is wrong.
+    Changes nothing. Exit status 1 if anything is wrong.
 
     Example: tailrace log verify
     """

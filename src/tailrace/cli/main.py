@@ -30,7 +30,8 @@ _HELP: Final = (
     " to Delta tables for instance, as often as you like."
 )
 _EPILOG: Final = (
-    "Start with [bold]tailrace init[/bold], which writes tailrace.yaml.\n\n"
+    "Start with [bold]tailrace demo[/bold] to see it work,"
+    " and with [bold]tailrace init[/bold] to use it: it writes tailrace.yaml.\n\n"
     "Every command takes --config FILE. Exit status: 0 fine, 1 a finding or a failure, 2 wrong use."
 )
 

@@ -38,7 +38,8 @@ def pipeline(
 ) -> None:
     """Deliver the log to the sinks, each stream by a Spark query of its own.
 
-    A stream goes on where it was, whatever ended it. Ctrl-C ends it cleanly.
+    A stream goes on where it was, whatever ended it. One that fails for good
+    does not stop the others. Ctrl-C ends all cleanly.
 
     Example: tailrace pipeline --stream lake
     """

@@ -18,7 +18,7 @@ _POLL_S: Final = 0.2
 def run(config: ConfigFile = None, verbose: Verbose = False) -> None:
     """Capture changes and deliver them, from one command.
 
-    Each part is a process of its own. If one fails, the other is stopped and the reason shown.
+    Each is a process of its own. If one fails, the other is stopped as well.
     Ctrl-C ends both cleanly.
 
     Example: tailrace init && tailrace run

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def status(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose = False) -> None:
     """Show the slot, the tables, the log and the streams.
 
-    Asks Postgres and the log, so it works from any machine that reaches them. Exit status 1 if
-    something needs a person: nobody captures, the slot is lost, a stream cannot go on.
+    Works from any machine that reaches Postgres and the log. Exit status 1 if
+    a person is needed: nobody captures, the slot is lost, a stream cannot go on.
 
     Example: tailrace status --json
     """

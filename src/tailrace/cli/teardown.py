@@ -22,8 +22,9 @@ def teardown(
 ) -> None:
     """Drop the replication slot and the publication, and with --log delete the log.
 
-    Without its slot a log cannot go on: capture must begin a new one. Tables in Postgres and in
-    the lake stay as they are.
+    Without its slot a log cannot go on: capture must begin a new one.
+    Tables in Postgres and in the lake stay as they are; a new log needs an
+    empty place in the lake.
 
     Example: tailrace teardown --log
     """
