@@ -7,6 +7,7 @@ runs the others.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,11 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 _SERVER_FIXTURES = {"database", "postgres", "postgres_server", "server_dir", "spark"}
+
+
+def pytest_configure() -> None:
+    """Keep Java from optimising code that ends before it pays: a session takes half the time."""
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
@@ -101,6 +103,15 @@ def test_spark_may_lower_a_limit() -> None:
     ends = _ends(log)
     assert ends.next(log.begin, ReadMaxRows(3)) == Offset(end.commit_lsn, 2)
     assert ends.next(log.begin, ReadMaxBytes(300)) == Offset(end.commit_lsn, 1)
+
+
+def test_process_that_only_plans_does_not_load_what_decodes() -> None:
+    """Spark starts several of them for each query, one after the other."""
+    program = "import sys, tailrace.spark.packed; sys.stdout.write(' '.join(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    loaded = set(result.stdout.split())
+    assert "tailrace.log.plan" in loaded
+    assert not {"tailrace.decode", "pandas", "pyarrow.compute", "psycopg"} & loaded
 
 
 def test_tasks_hold_neighbours_up_to_a_size() -> None:

@@ -31,14 +31,15 @@ class Run:
         store: Store,
         sink: Sink,
         *,
+        stream: str = STREAM,
         patterns: Sequence[str] = ALL_TABLES,
         changes_max: int = NO_LIMIT,
         log: Store | None = None,
     ) -> None:
         told, writer = tuple(patterns), secrets.token_hex(8)
-        record = StreamRecord(store, STREAM)
+        record = StreamRecord(store, stream)
         at = resume(record, Reader(store), patterns=told, writer=writer)
-        self.delivery = Delivery(STREAM, sink, record, at, patterns=told, writer=writer)
+        self.delivery = Delivery(stream, sink, record, at, patterns=told, writer=writer)
         first_end = at.unfinished.upto if at.unfinished else None
         self._source = PackedStreamReader(
             PackedOptions((log or store).url, told, at.start, first_end, changes_max, NO_LIMIT)

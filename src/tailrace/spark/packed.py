@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes
 from pyspark.sql.types import StructType
@@ -22,7 +22,6 @@ from tailrace.log.plan import Limits, pieces
 from tailrace.model import Offset, Relation
 from tailrace.postgres.pattern import TablePattern
 from tailrace.spark.options import one_line_errors
-from tailrace.spark.packing import SCHEMA, changes_row, range_row
 from tailrace.spark.planning import (
     BatchEnds,
     LogPartition,
@@ -31,6 +30,11 @@ from tailrace.spark.planning import (
     worker_store,
 )
 from tailrace.storage import open_store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SCHEMA: Final = "lsn long, ordinal long, about binary, changes binary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +138,8 @@ class PackedStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs on an executor."""
+        from tailrace.spark.packing import changes_row, range_row
+
         assert isinstance(partition, PackedPartition)
         with one_line_errors():
             if partition.batch is not None:

@@ -19,7 +19,6 @@ from tailrace.decode import TableChanges
 from tailrace.model import Offset, Relation
 from tailrace.model.change import COMMIT_LSN, ORDINAL
 
-SCHEMA: Final = "lsn long, ordinal long, about binary, changes binary"
 _FIELDS: Final[dict[str, pa.DataType]] = {
     "lsn": pa.int64(),
     "ordinal": pa.int64(),

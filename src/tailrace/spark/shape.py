@@ -43,7 +43,7 @@ def spark_schema(relation: Relation, columns: Collection[str] | None) -> StructT
             f"{relation.qualified} has no column {unknown[0]}",
             hint=f"columns: {', '.join(relation.column_names)}",
         )
-    schema = change_schema(relation, columns)
+    schema = change_type(relation, columns)
     names = [name.lower() for name in schema.names]
     twice = [name for name in schema.names if names.count(name.lower()) > 1]
     if twice:
@@ -51,4 +51,9 @@ def spark_schema(relation: Relation, columns: Collection[str] | None) -> StructT
             f"{relation.qualified} has a column {twice[0]} beside one of the same name",
             hint="name the columns to read with the option columns",
         )
-    return from_arrow_schema(schema)
+    return schema
+
+
+def change_type(relation: Relation, columns: Collection[str] | None) -> StructType:
+    """The columns of a table's changes as Spark knows them; only `columns` of its own, if given."""
+    return from_arrow_schema(change_schema(relation, columns))

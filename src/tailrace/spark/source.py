@@ -8,15 +8,14 @@ meets a newer shape it stops with one line; started again on its checkpoint it g
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
     InputPartition,
 )
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import (
     ReadLimit,
     ReadMaxBytes,
@@ -25,13 +24,11 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tailrace.decode import change_schema
 from tailrace.errors import ConfigError, OffsetOutOfRange, SchemaError
 from tailrace.log import Reader
 from tailrace.log.history import uses_back
 from tailrace.log.plan import pieces
 from tailrace.model import ORIGIN, Offset, Relation
-from tailrace.spark.fit import fitted
 from tailrace.spark.options import ReadOptions, one_line_errors
 from tailrace.spark.planning import (
     BatchEnds,
@@ -40,7 +37,9 @@ from tailrace.spark.planning import (
     partitions,
     worker_store,
 )
-from tailrace.spark.shape import newest_relation, spark_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class TailraceDataSource(DataSource):
@@ -53,6 +52,8 @@ class TailraceDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The table's newest shape in the range, with the meta columns."""
+        from tailrace.spark.shape import newest_relation, spark_schema
+
         with one_line_errors():
             options = ReadOptions.of(self.options)
             return spark_schema(newest_relation(options), options.columns)
@@ -83,6 +84,10 @@ class _Table:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs on an executor."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from tailrace.spark.fit import fitted
+
         assert isinstance(partition, LogPartition)
         schema = to_arrow_schema(self._schema, timezone="UTC")
         with one_line_errors():
@@ -188,8 +193,9 @@ class TableStreamReader(_Table, DataSourceStreamReader, SupportsTriggerAvailable
         return False
 
     def _is_own(self, relation: Relation) -> bool:
-        shape = change_schema(relation, self._options.columns)
-        return from_arrow_schema(shape) == self._schema
+        from tailrace.spark.shape import change_type
+
+        return change_type(relation, self._options.columns) == self._schema
 
     def _batch_ends(self) -> BatchEnds:
         if self._ends is None:

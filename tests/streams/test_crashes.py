@@ -1,0 +1,110 @@
+"""The driver of the pipeline dies, at any step and at any moment: nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.capture.running import wait_until
+from tests.spark.made_log import MadeLog, Table
+from tests.streams.killing import KILLED, Driver
+from tests.streams.running import PATIENCE_S
+
+ON_SPARK = [pytest.mark.server, pytest.mark.slow]
+
+
+class Life:
+    """A table that changes, and how often it has."""
+
+    def __init__(self, log: MadeLog) -> None:
+        self.table = Table()
+        self.change_count = 0
+        self._log = log
+        self._key = 0
+
+    def go_on(self, times: int) -> None:
+        """So many times three transactions of six changes."""
+        for _ in range(times):
+            table, key = self.table, self._key + 1
+            self._log.insert(table, key, 3)
+            self._log.commit(table, table.update(key, key, "new", None), table.delete(key + 1))
+            self._log.commit(table, table.update(key + 2, -key, "moved", None))
+            self._key += 3
+            self.change_count += 6
+
+
+@pytest.fixture
+def life(log: MadeLog) -> Life:
+    return Life(log)
+
+
+STEPS = ["before_fix", "before_write", "after_write", "after_finish"]
+POINTS = [*(f"batch.{step}" for step in STEPS), "delta.before_commit", "delta.after_commit"]
+
+
+@pytest.mark.parametrize("number", [2, 8])
+@pytest.mark.parametrize("point", POINTS)
+def test_f081_death_at_each_step_of_a_batch(
+    log: MadeLog, life: Life, tmp_path: Path, point: str, number: int
+) -> None:
+    driver = Driver(log, tmp_path)
+    life.go_on(3)
+    assert driver.run(on_spark=False, failpoint=f"{point}:{number}") == KILLED, driver.output
+    life.go_on(2)
+    driver.finish()
+    driver.check(life.table, life.change_count)
+
+
+@pytest.mark.parametrize(
+    "failpoint",
+    [
+        pytest.param("batch.before_write:3", marks=ON_SPARK),
+        pytest.param("batch.after_write:3", marks=ON_SPARK),
+    ],
+)
+def test_f081_death_of_the_driver_in_a_batch(
+    log: MadeLog, life: Life, tmp_path: Path, failpoint: str
+) -> None:
+    driver = Driver(log, tmp_path)
+    life.go_on(3)
+    assert driver.run(failpoint=failpoint) == KILLED, driver.output
+    life.go_on(2)
+    driver.finish()
+    driver.check(life.table, life.change_count)
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_f081_kill_at_random_moments_under_load(log: MadeLog, life: Life, tmp_path: Path) -> None:
+    random, driver = Random(), Driver(log, tmp_path)
+    for _ in range(3):
+        life.go_on(10)
+        goal = random.randrange(driver.position, log.end.commit_lsn)
+        _kill_past(driver, goal)
+    life.go_on(1)
+    driver.finish()
+    driver.check(life.table, life.change_count)
+
+
+def _kill_past(driver: Driver, goal: int) -> None:
+    with driver.start() as process:
+        wait_until(lambda: driver.position > goal or process.poll(), patience_s=PATIENCE_S)
+        assert process.poll() is None, driver.output
+        process.send_signal(signal.SIGKILL)
+
+
+@pytest.mark.server
+@pytest.mark.slow
+def test_sigterm_ends_the_pipeline_and_all_that_it_started(
+    log: MadeLog, life: Life, tmp_path: Path
+) -> None:
+    driver = Driver(log, tmp_path)
+    life.go_on(1)
+    with driver.start() as process:
+        wait_until(lambda: driver.position == log.end.commit_lsn, patience_s=PATIENCE_S)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0, driver.output
+    driver.check(life.table, life.change_count)
