@@ -1,4 +1,7 @@
-"""`python -m bench [NAME]`: run one benchmark, or all of them; exit 1 if a floor is missed."""
+"""`python -m bench [NAME]`: run one benchmark, or all of them; exit 1 if a floor is missed.
+
+A quick run misses floors as it likes: it only shows that everything works.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ def _run(name: str, options: Options, machine: Machine, console: Console) -> boo
         report = BENCHMARKS[name](Workbench(options, server, console))
     show(report, machine, options, console)
     console.print(f"everything is in {save(report, machine, found, options)}", soft_wrap=True)
-    return report.passed
+    return report.passed or options.quick
 
 
 def _read_arguments() -> tuple[Options, list[str]]:
