@@ -147,6 +147,21 @@ def test_shapes_are_kept_across_a_merge() -> None:
     assert log.is_sound()
 
 
+def test_a_shape_announced_before_its_first_row_is_kept_across_a_merge() -> None:
+    """Its Relation frame lies in a segment in which no row uses it."""
+    log = Merging()
+    wider = shape(T.oid, "id", "note")
+    log.append()
+    log.writer.append(log.wal.transaction(wire.relation(wider)))
+    log.writer.append(log.wal.transaction(log.wal.row(wider)))
+    before = decoded(log.store)
+    log.step()
+    log.step()
+    assert log.names(layout.SEGMENTS) == []
+    assert decoded(log.store) == before
+    assert log.is_sound()
+
+
 def test_a_merged_segment_decodes_alone_with_shapes_from_before_it() -> None:
     log = Merging()
     wal, to = log.wal, log.writer

@@ -128,3 +128,9 @@ def test_joined_uses_keep_every_change_of_shape() -> None:
     )
     told = [(use.relation, use.since.ordinal, use.change_count, use.initial) for use in joined]
     assert told == [(one, 0, 2, True), (other, 2, 2, False), (one, 4, 1, False)]
+
+
+def test_only_the_first_use_of_a_table_can_be_the_initial_one() -> None:
+    one, other = SHAPES[0], SHAPES[1]
+    joined = join_uses([[_use(one, 0, initial=True)], [_use(other, 1, initial=True)]])
+    assert [(use.relation, use.initial) for use in joined] == [(one, True), (other, False)]
