@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from rich.console import Console
 
@@ -83,7 +85,7 @@ class Demonstration:
         return self._directory / ".tailrace" / "postgres"
 
     def _gauges(self, conn: Connection) -> Gauges:
-        store = open_store(f"file:{self._directory / '.tailrace' / 'log'}")
+        store = open_store(f"file:{quote(str(self._directory / '.tailrace' / 'log'))}")
         return Gauges(conn, SourceNames.of(_SOURCE), store, lake=self._lake, tables=TABLES)
 
     def _clear(self) -> None:
@@ -111,7 +113,7 @@ class Demonstration:
                 return False
         stock(conn)
         with self._waiting("starting spark, which takes a while; the log keeps every change"):
-            return course.wait(lambda report: report.streams[0].lag_bytes == 0)
+            return course.wait(_has_delivered)
 
     def prove(self, dsn: str) -> bool:
         """Compare every lake table with its source, and show what came of it."""
@@ -126,19 +128,18 @@ class Demonstration:
         return is_equal
 
     def _print_next(self) -> None:
-        path = self._lake / "public" / "orders"
-        config = self._config
+        orders = self._lake / "public" / "orders"
+        tailrace = shutil.which("tailrace") or str(Path(sys.executable).with_name("tailrace"))
         self._console.print(
             "\nThe lake holds plain Delta tables, which any Delta reader opens:\n"
-            '  python -c "import deltalake as d;'
-            f" print(d.QueryBuilder().register('o', d.DeltaTable('{path}'))"
-            ".execute('select status, count(*) from o group by 1').read_all())\"\n"
+            f'  {sys.executable} -c "import deltalake;'
+            f" print(deltalake.DeltaTable('{orders}').to_pandas())\"\n"
             "The log keeps every change:\n"
-            f"  tailrace log cat --config {config} --table public.orders --limit 5\n"
-            f"  tailrace log verify --config {config}\n"
+            f"  {tailrace} log cat --table public.orders --limit 5 --config {self._config}\n"
+            f"  {tailrace} log verify --config {self._config}\n"
             "Go on with it, and see how it is doing:\n"
-            f"  tailrace run --config {config}\n"
-            f"  tailrace status --config {config}",
+            f"  {tailrace} run --config {self._config}\n"
+            f"  {tailrace} status --config {self._config}",
             markup=False,
             highlight=False,
             soft_wrap=True,
@@ -206,6 +207,12 @@ class _Course:
         if child is not None:
             raise TailraceError(child.error, hint=f"see {child.log}")
         return self._gauges.report()
+
+
+def _has_delivered(report: Report) -> bool:
+    """Whether the first batch, which takes Spark longest, is in the lake."""
+    position, start = report.streams[0].position, report.log.start
+    return position is not None and start is not None and position > start
 
 
 @contextmanager
