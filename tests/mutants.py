@@ -235,6 +235,13 @@ MUTANTS: Final = (
         ("tests/log/test_merge.py", "tests/log/test_reader.py"),
     ),
     Mutant(
+        "small segments go though a power cut may take the merged one",
+        "log/merge.py",
+        "            self._store.sync(layout.MERGED)\n",
+        "            pass\n",
+        ("tests/log/test_merge.py", "tests/capture/test_simulation.py"),
+    ),
+    Mutant(
         "ordinals are off by one",
         "log/offsets.py",
         "before - before[first_frame][transaction])",

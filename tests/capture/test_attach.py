@@ -22,6 +22,8 @@ from tailrace.errors import (
 )
 from tailrace.log import Writer, layout, recover_tip
 from tailrace.model import Lsn
+from tailrace.postgres.replication import ReplicationConnection
+from tailrace.postgres.server import wal_position
 from tailrace.postgres.session import Connection, connect
 from tailrace.storage import FileStore, Store
 from tests.capture.oracle import assert_equal
@@ -81,6 +83,21 @@ def test_f010_a_slot_that_was_advanced_by_hand_is_a_gap(
     source.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", [NAMES.slot])
     error = refusal(begun, SourceGap)
     assert str(confirmed(source)) in str(error)
+
+
+def test_f010_a_slot_that_another_session_has_moved_while_we_waited_for_it_is_a_gap(
+    begun: Running, source: psycopg.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    thief = ReplicationConnection(begun.told.duties.dsn)
+    thief.start(NAMES.slot, [NAMES.publication], Lsn(0))
+    with begun:
+        wait_until(lambda: "slot is in use" in caplog.text)
+        source.execute("INSERT INTO t VALUES (2, 'stolen')")
+        end = wal_position(source)
+        thief.send_status(end, end, request_reply=False, unix_time_us=0)
+        wait_until(lambda: confirmed(source) >= end)
+        thief.close()
+        begun.fails_with(SourceGap)
 
 
 def test_f026_a_slot_that_was_dropped_and_made_again_is_a_gap(

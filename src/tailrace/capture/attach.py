@@ -149,15 +149,22 @@ def _continue(to: Attachment, server: Server, slot: SlotState | None, genesis: H
             f"the server has written its wal up to {written}, the log ends at {tip.position}",
             hint="was the server restored from an older copy? then begin a new log",
         )
+    check_gap(slot, tip)
+    check_membership(to.conn, to.store, to.names.publication)
+    return tip
+
+
+def check_gap(slot: SlotState, tip: Tip) -> None:
+    """Raise SourceGap if the slot has let go of what the log does not have. Postgres itself would
+    stream on from where the slot is, without a word.
+    """
     confirmed = slot.confirmed_flush_lsn or Lsn(0)
     if confirmed > tip.position.wal:
         raise SourceGap(
-            f"slot {to.names.slot} is at {confirmed}, the log ends at {tip.position}: "
+            f"slot {slot.name} is at {confirmed}, the log ends at {tip.position}: "
             "the changes between them are not in the log",
             hint="was the log restored from a backup, or the slot moved or made again by hand?",
         )
-    check_membership(to.conn, to.store, to.names.publication)
-    return tip
 
 
 def _check_source(to: Attachment, server: Server, genesis: Header) -> None:

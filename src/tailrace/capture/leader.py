@@ -17,12 +17,13 @@ from typing import Final
 import psycopg
 
 from tailrace.capture.actions import Limits
-from tailrace.capture.attach import Attachment, attach
+from tailrace.capture.attach import Attachment, attach, check_gap
 from tailrace.capture.core import Core
 from tailrace.capture.housekeeping import Duties, Housekeeping
 from tailrace.capture.keeper import Keeper
 from tailrace.capture.membership import Membership, refuse
 from tailrace.capture.metrics import Metrics
+from tailrace.capture.news import News
 from tailrace.capture.streaming import Streaming
 from tailrace.capture.writing import WritingThread
 from tailrace.errors import SourceError
@@ -30,7 +31,8 @@ from tailrace.log import Tip, Writer
 from tailrace.log.relations import Describe
 from tailrace.postgres.catalog import RelationCatalog, describe_relations
 from tailrace.postgres.replication import SENDER_TIMEOUT_S, ReplicationConnection
-from tailrace.postgres.session import connect, source_error
+from tailrace.postgres.session import Connection, connect, source_error
+from tailrace.postgres.slot import read_slot
 from tailrace.storage import Store
 
 logger = logging.getLogger(__name__)
@@ -77,18 +79,18 @@ class Leader:
         """
         try:
             self._metrics.is_leader.set(1)
-            tip = self._attach(is_first=is_first)
-            self._start(tip)
+            with connect(self._duties.dsn) as conn:
+                tip = self._attach(conn, is_first=is_first)
+                self._start(conn, tip)
             on_streaming()
             self._stream(tip)
         finally:
             self._metrics.is_leader.set(0)
             self._connection.close()
 
-    def _attach(self, *, is_first: bool) -> Tip:
+    def _attach(self, conn: Connection, *, is_first: bool) -> Tip:
         duties = self._duties
-        interval_s = self._settings.sender_timeout_s / 3
-        with Keeper(self._connection, interval_s=interval_s) as keeper, connect(duties.dsn) as conn:
+        with Keeper(self._connection, interval_s=self._settings.sender_timeout_s / 3) as keeper:
 
             def go_on() -> None:
                 keeper.renew()
@@ -105,23 +107,26 @@ class Leader:
                 refuse(duties.patterns, refusals, member_count=membership.member_count())
         return tip
 
-    def _start(self, tip: Tip) -> None:
+    def _start(self, conn: Connection, tip: Tip) -> None:
         """Begin to stream. Who held the lock before us may hold the slot a moment longer."""
         names = self._duties.names
         deadline = time.monotonic() + self._settings.sender_timeout_s + JOIN_TIMEOUT_S
-        is_said = False
+        news = News()
         while True:
             try:
                 self._connection.start(names.slot, [names.publication], tip.position)
                 break
-            except psycopg.errors.ObjectInUse:
+            except psycopg.errors.ObjectInUse as error:
                 if time.monotonic() >= deadline:
                     raise
-                if not is_said:
-                    is_said = True
+                if news.is_new("slot", str(error)):
                     logger.warning("slot is in use, waiting for it slot=%s", names.slot)
             self._stop.wait(_START_INTERVAL_S)
             self._check_stop()
+        # Only now is the slot ours: until a moment ago another may have moved it.
+        slot = read_slot(conn, names.slot)
+        assert slot is not None
+        check_gap(slot, tip)
         logger.info("streaming slot=%s from=%s", names.slot, tip.position)
 
     def _stream(self, tip: Tip) -> None:
