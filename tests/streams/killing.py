@@ -14,6 +14,7 @@ from pathlib import Path
 
 from tailrace.log.retention import reader_positions
 from tailrace.model import Lsn, Offset
+from tailrace.sinks.delta.spark import SESSION_SETTINGS
 from tailrace.storage import open_store
 from tests.capture.running import ROOT, wait_until
 from tests.spark.made_log import MadeLog, Table
@@ -27,10 +28,15 @@ KILLED = 137
 class Driver:
     """Delivers one log into one directory, again and again."""
 
-    def __init__(self, log: MadeLog, directory: Path, *, engine: str = "deltalake") -> None:
+    def __init__(self, log: MadeLog, directory: Path, *, packages: tuple[str, ...] = ()) -> None:
+        """With `packages`, which must hold Delta on Spark, the lake is written by that."""
         self._log = log
         self._directory = directory
-        self._task = Task(log.store.url, str(directory), True, NEVER, 4, engine)
+        self._task = Task(log.store.url, str(directory), True, NEVER, 4)
+        if packages:
+            self._task = replace(
+                self._task, engine="delta-spark", packages=packages, settings=SESSION_SETTINGS
+            )
 
     @contextmanager
     def start(

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from tests.capture.running import wait_until
+from tests.sinks.conftest import DELTA_PACKAGE
 from tests.spark.made_log import MadeLog, Table
 from tests.streams.killing import KILLED, Driver
 from tests.streams.running import PATIENCE_S
@@ -45,14 +46,13 @@ STEPS = ["before_fix", "before_write", "after_write", "after_finish"]
 POINTS = [*(f"batch.{step}" for step in STEPS), "delta.before_commit", "delta.after_commit"]
 
 
-@pytest.mark.parametrize("number", [2, 8])
 @pytest.mark.parametrize("point", POINTS)
 def test_f081_death_at_each_step_of_a_batch(
-    log: MadeLog, life: Life, tmp_path: Path, point: str, number: int
+    log: MadeLog, life: Life, tmp_path: Path, point: str
 ) -> None:
     driver = Driver(log, tmp_path)
     life.go_on(3)
-    assert driver.run(on_spark=False, failpoint=f"{point}:{number}") == KILLED, driver.output
+    assert driver.run(on_spark=False, failpoint=f"{point}:4") == KILLED, driver.output
     life.go_on(2)
     driver.finish()
     driver.check(life.table, life.change_count)
@@ -107,4 +107,18 @@ def test_sigterm_ends_the_pipeline_and_all_that_it_started(
         wait_until(lambda: driver.position == log.end.commit_lsn, patience_s=PATIENCE_S)
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0, driver.output
+    driver.check(life.table, life.change_count)
+
+
+@pytest.mark.spark
+@pytest.mark.server
+@pytest.mark.slow
+def test_f081_death_of_the_driver_with_delta_on_spark(
+    log: MadeLog, life: Life, tmp_path: Path
+) -> None:
+    driver = Driver(log, tmp_path, packages=(DELTA_PACKAGE,))
+    life.go_on(2)
+    assert driver.run(failpoint="delta.after_commit:3") == KILLED, driver.output
+    life.go_on(1)
+    assert driver.run(until=log.end) == 0, driver.output
     driver.check(life.table, life.change_count)

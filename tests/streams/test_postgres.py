@@ -1,0 +1,103 @@
+"""From a real Postgres to a lake: capture and pipeline beside writers that do what is hard."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from random import Random
+
+import psycopg
+from psycopg import sql
+from pyspark.sql import SparkSession
+
+from tailrace.log import Reader
+from tailrace.model import Offset
+from tailrace.storage import FileStore
+from tests.capture.running import Running, is_published, settings, wait_caught_up
+from tests.server import Database
+from tests.spark.made_log import Row
+from tests.streams.running import RunningPipeline, lake_rows, lake_stream
+
+ROUNDS = 60
+WRITERS = 3
+
+# Each writer has the keys of its own remainder, so that none waits for another.
+_INSERT = sql.SQL(
+    "INSERT INTO things SELECT k, 'new', k / 3.0, clock_timestamp(), gen_random_uuid(),"
+    " (SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 200))"
+    " FROM generate_series(%(first)s::int, %(last)s, %(step)s) k ON CONFLICT DO NOTHING"
+)
+_UPDATE = sql.SQL("UPDATE things SET note = %(note)s WHERE id %% %(step)s = %(rest)s AND id < 500")
+_MOVE = sql.SQL("UPDATE things SET id = id + 3000 WHERE id = %(first)s")
+_DELETE = sql.SQL("DELETE FROM things WHERE id %% %(step)s = %(rest)s AND id > 2000")
+
+
+def _write(database: Database, number: int) -> None:
+    random = Random(number)
+    with database.connect() as connection:
+        for round_number in range(ROUNDS):
+            first = number + WRITERS * random.randrange(200)
+            values = {
+                "first": first,
+                "last": first + WRITERS * random.randrange(20),
+                "step": WRITERS,
+                "rest": number,
+                "note": f"{number} {round_number}",
+            }
+            for statement in random.sample([_INSERT, _UPDATE, _MOVE, _DELETE, _INSERT], k=3):
+                try:
+                    connection.execute(statement, values)
+                except psycopg.errors.UniqueViolation:
+                    continue  # a row was moved there before
+
+
+def _rows(connection: psycopg.Connection, table: str) -> list[Row]:
+    cursor = connection.execute(sql.SQL("SELECT * FROM {}").format(sql.Identifier(table)))
+    rows = [
+        tuple(
+            str(v) if column.type_display == "uuid" else v
+            for v, column in zip(row, cursor.description or (), strict=True)
+        )
+        for row in cursor.fetchall()
+    ]
+    return sorted(rows, key=lambda row: repr(row[0]))
+
+
+def test_lake_ends_equal_to_the_source(
+    spark: SparkSession, database: Database, tmp_path: Path
+) -> None:
+    store = FileStore(tmp_path / "log")
+    with database.connect() as connection:
+        connection.execute("SET timezone = 'UTC'")
+        connection.execute(
+            "CREATE TABLE things (id bigint PRIMARY KEY, note text, amount numeric(12,2),"
+            " at timestamptz, tag uuid, document text)"
+        )
+        connection.execute("CREATE TABLE pairs (a int, b text, PRIMARY KEY (b, a))")
+        lake = lake_stream("lake", tmp_path / "lake")
+        with (
+            Running(settings(database.dsn), store) as capture,
+            RunningPipeline(spark, store, tmp_path, lake) as at_work,
+        ):
+            capture.wait_until(lambda: is_published(connection, "pairs"))
+            writers = [
+                threading.Thread(target=_write, args=(database, number))
+                for number in range(WRITERS)
+            ]
+            for writer in writers:
+                writer.start()
+            connection.execute("INSERT INTO pairs SELECT g, g::text FROM generate_series(1, 50) g")
+            connection.execute("UPDATE pairs SET a = a + 100 WHERE a % 2 = 0")
+            connection.execute("TRUNCATE pairs")
+            connection.execute("INSERT INTO pairs VALUES (1, 'x'), (1, 'y')")
+            connection.execute("ALTER TABLE things ADD COLUMN added int DEFAULT NULL")
+            for writer in writers:
+                writer.join()
+            connection.execute("UPDATE things SET added = 1 WHERE id % 2 = 0")
+            wait_caught_up(capture, connection)
+            at_work.wait_for(Offset.whole(Reader(store).tip().segment_end), "lake")
+        assert at_work.error is None
+        things = _rows(connection, "things")
+        assert len(things) > 100
+        assert lake_rows(tmp_path / "lake", "public/things") == things
+        assert lake_rows(tmp_path / "lake", "public/pairs") == _rows(connection, "pairs")
