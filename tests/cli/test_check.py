@@ -31,7 +31,10 @@ def test_tables_are_judged_one_by_one(project: Project, database: Database) -> N
             "public.keyless": ("blocker", 'ALTER TABLE "public"."keyless" ADD PRIMARY KEY (…);'),
             "public.filled": ("blocker", "empty it, or leave it out of capture.tables"),
             "public.godo": ("blocker", "did you mean public.good?"),
-            "other.*": ("warning", "correct capture.tables, or wait"),
+            "other.*": (
+                "warning",
+                "make a table, which is taken up by itself; or correct capture.tables",
+            ),
         }
         assert set(ended.json[0]) == {"severity", "subject", "message", "fix"}
         assert admin.execute("SELECT count(*) FROM pg_publication").fetchone() == before
@@ -47,8 +50,10 @@ def test_a_source_without_a_blocker_passes(
         project.configure(database.dsn)
         ended = project.run("check")
         assert ended.code == 0
+        assert ended.out.endswith("nothing blocks capture\n")
         assert "max_slot_wal_keep_size is unlimited" in ended.out
         admin.execute('ALTER TABLE "odd [bold]" DROP COLUMN id')
     ended = project.run("check")
     assert ended.code == 1
     assert "public.odd [bold]" in ended.out
+    assert ended.out.endswith("blockers: 1\n")

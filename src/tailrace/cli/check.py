@@ -39,12 +39,17 @@ def check(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose =
         findings = find(conn, names=source_names(settings), patterns=settings.capture.tables)
     if as_json:
         typer.echo(json_text(findings, indent=2))
-    elif not findings:
-        typer.echo("nothing found: capture can start")
     else:
-        Console().print(_table(findings))
+        if findings:
+            Console().print(_table(findings))
+        typer.echo(_verdict(findings))
     if is_blocked(findings):
         raise typer.Exit(1)
+
+
+def _verdict(findings: Sequence[Finding]) -> str:
+    count = sum(finding.severity == "blocker" for finding in findings)
+    return f"blockers: {count}" if count else "nothing blocks capture"
 
 
 def _table(findings: Sequence[Finding]) -> Table:

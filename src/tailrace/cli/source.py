@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tailrace.cli.config import Config
 from tailrace.embedded import EmbeddedPostgres, running_dsn
+
+logger = logging.getLogger(__name__)
 
 
 def embedded_directory(config: Config) -> Path:
@@ -31,4 +34,5 @@ def source_dsn(config: Config) -> Iterator[str]:
         return
     config.directory.mkdir(parents=True, exist_ok=True)
     with EmbeddedPostgres(embedded_directory(config)) as server:
+        logger.info("embedded postgres started dsn=%s", server.dsn)
         yield server.dsn

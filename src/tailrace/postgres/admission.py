@@ -91,8 +91,8 @@ def _pattern_findings(
 
 def _no_match(pattern: TablePattern, relations: Sequence[tuple[int, str, str]]) -> Finding:
     if not pattern.exact:
-        # What it will match is taken up when it is made.
-        return warning(pattern.text, "matches no table yet", "correct capture.tables, or wait")
+        fix = "make a table, which is taken up by itself; or correct capture.tables"
+        return warning(pattern.text, "matches no table yet", fix)
     known = [f"{schema}.{name}" for _, schema, name in relations]
     nearest = get_close_matches(pattern.text, known, n=1)
     fix = f"did you mean {nearest[0]}?" if nearest else "correct capture.tables, or make the table"
