@@ -6,8 +6,7 @@ import os
 import shutil
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
@@ -16,6 +15,7 @@ from urllib.parse import quote
 from rich.console import Console
 
 from tailrace.cli.children import Children
+from tailrace.cli.course import Course
 from tailrace.cli.gauges import STREAM, Gauges
 from tailrace.cli.proof import prove, show
 from tailrace.cli.screen import Screen
@@ -23,16 +23,12 @@ from tailrace.cli.shop import TABLES, Writers, create, stock
 from tailrace.embedded import EmbeddedPostgres
 from tailrace.embedded.lock import acquire
 from tailrace.errors import TailraceError
-from tailrace.model import Lsn
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.server import wal_position
 from tailrace.postgres.session import Connection, connect
 from tailrace.status import Report
 from tailrace.storage import open_store
 
-START_TIMEOUT_S: Final = 300.0
-REST_TIMEOUT_S: Final = 300.0
-_FRAME_S: Final = 0.5
 _SOURCE: Final = "demo"
 
 _CONFIG: Final = f"""\
@@ -70,7 +66,7 @@ class Demonstration:
             for name in ("capture", "pipeline"):
                 log = self._directory / f"{name}.log"
                 children.start(name, ["--config", str(self._config)], log=log, pass_fds=[lock])
-            course = _Course(self._gauges(conn), children, self._stop, logs=self._directory)
+            course = Course(self._gauges(conn), children, self._stop, logs=self._directory)
             if not self._open(course, conn):
                 self._say("stopped during the start: there is nothing to prove")
                 return False
@@ -106,7 +102,7 @@ class Demonstration:
         mark, _, _ = _CONFIG.partition("\n")
         return self._config.is_file() and self._config.read_text(errors="replace").startswith(mark)
 
-    def _open(self, course: _Course, conn: Connection) -> bool:
+    def _open(self, course: Course, conn: Connection) -> bool:
         """Start capture and Spark with a first delivery; False if told to stop."""
         with self._waiting("starting capture"):
             if not course.wait(lambda report: len(report.source.tables) == len(TABLES)):
@@ -154,59 +150,6 @@ class Demonstration:
             self._say(text)
         with self._console.status(text):
             yield
-
-
-class _Course:
-    """What happens once everything has been started; each step fails if a child does."""
-
-    def __init__(
-        self, gauges: Gauges, children: Children, stop: threading.Event, *, logs: Path
-    ) -> None:
-        self._gauges = gauges
-        self._children = children
-        self._stop = stop
-        self._hint = f"see {logs / 'capture.log'} and {logs / 'pipeline.log'}"
-
-    def wait(self, is_ready: Callable[[Report], bool]) -> bool:
-        """Wait until everything is ready; False if told to stop."""
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not is_ready(self._report()):
-            if time.monotonic() > deadline:
-                raise TailraceError(f"not ready after {START_TIMEOUT_S:.0f} s", hint=self._hint)
-            if self._stop.wait(_FRAME_S):
-                return False
-        return True
-
-    def write(self, shop: Writers, screen: Screen, seconds: float | None) -> None:
-        """Let the shop trade, until its time is over or we are told to stop."""
-        deadline = float("inf") if seconds is None else time.monotonic() + seconds
-        with shop:
-            while time.monotonic() < deadline and not self._stop.is_set():
-                report = self._report()
-                screen.show(self._gauges.frame("writing", report, shop.written, shop.trouble))
-                self._stop.wait(_FRAME_S)
-
-    def rest(self, shop: Writers, screen: Screen, *, end: Lsn) -> None:
-        """Wait until the log has everything up to `end`, and the lake everything logged."""
-        deadline = time.monotonic() + REST_TIMEOUT_S
-        while True:
-            report = self._report()
-            is_at_rest = (report.log.tip or 0) >= end and report.streams[0].lag_bytes == 0
-            phase = "at rest" if is_at_rest else "coming to rest"
-            screen.show(self._gauges.frame(phase, report, shop.written, ""))
-            if is_at_rest:
-                return
-            if time.monotonic() > deadline:
-                raise TailraceError(
-                    f"the lake is not at rest after {REST_TIMEOUT_S:.0f} s", hint=self._hint
-                )
-            time.sleep(_FRAME_S)
-
-    def _report(self) -> Report:
-        child = self._children.ended
-        if child is not None:
-            raise TailraceError(child.error, hint=f"see {child.log}")
-        return self._gauges.report()
 
 
 def _has_delivered(report: Report) -> bool:
