@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tailrace.capture.actions import CloseReason, DiscardParts, Seal, StorePart
 from tailrace.errors import SegmentCorrupt
 from tailrace.model import Lsn
-from tailrace.postgres.frames import WAL_HEADER_BYTES, Frames
+from tailrace.postgres.frames import Frames
 from tailrace.postgres.pgoutput import MESSAGE_PREFIX, Tag, parse_message
 
 
@@ -98,8 +98,6 @@ class Assembly:
 
     def take(self, messages: Sequence[bytes | memoryview]) -> Iterator[Assembled]:
         """Take XLogData messages, in order; raises Rejected."""
-        if min(map(len, messages)) <= WAL_HEADER_BYTES:
-            raise Rejected(CloseReason.MALFORMED)
         try:
             yield from self._take(_without_foreign_messages(Frames.from_wal_messages(messages)))
         except SegmentCorrupt as error:

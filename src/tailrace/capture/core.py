@@ -238,8 +238,10 @@ class Core:
         return None
 
     def _is_seal_due(self, now: float) -> bool:
-        is_old = now >= self._complete_at + self._limits.seal_age_s
-        return self._is_drained or self._is_stopping or is_old
+        limits = self._limits
+        is_old = now >= self._complete_at + limits.seal_age_s
+        is_trickle = self._is_drained and self._complete.data_bytes <= limits.trickle_bytes
+        return is_trickle or self._is_stopping or is_old
 
     def _idle_is_good(self) -> bool:
         idle = self._idle
