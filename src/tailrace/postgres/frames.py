@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tailrace.errors import SegmentCorrupt
 from tailrace.postgres.integers import integers_at, overlapping
+from tailrace.postgres.messages import Messages
 from tailrace.postgres.pgoutput import POSTGRES_EPOCH_US, Tag
 
 WAL_HEADER_BYTES: Final = 25
@@ -78,23 +79,23 @@ class Frames:
         return cls(np.empty(0, np.uint8), np.zeros(1, np.int64), np.empty(0, np.uint64))
 
     @classmethod
-    def from_wal_messages(cls, messages: Sequence[bytes | memoryview]) -> Self:
+    def from_wal_messages(cls, messages: Messages) -> Self:
         """Cut the 25-byte headers off XLogData messages; all of them must be XLogData."""
-        if not messages:
+        if not len(messages):
             return cls.empty()
-        raw = b"".join(messages)
-        bounds = np.zeros(len(messages) + 1, dtype=np.int64)
-        np.cumsum(np.fromiter(map(len, messages), np.int64, len(messages)), out=bounds[1:])
-        if (np.diff(bounds) <= WAL_HEADER_BYTES).any():
+        data, bounds = messages.data, messages.bounds
+        cut = messages.lead + WAL_HEADER_BYTES
+        if (np.diff(bounds) <= cut).any():
             raise SegmentCorrupt("postgres sent a message without a frame")
-        buffers = [None, pa.py_buffer(bounds.data), pa.py_buffer(raw)]
+        buffers = [None, pa.py_buffer(np.ascontiguousarray(bounds).data), pa.py_buffer(data.data)]
         whole = pa.Array.from_buffers(pa.large_binary(), len(messages), buffers)
         # Without an end, pyarrow takes one that overflows.
-        _, offsets, data = pc.binary_slice(whole, WAL_HEADER_BYTES, len(raw)).buffers()
+        _, offsets, kept = pc.binary_slice(whole, cut, int(bounds[-1])).buffers()
+        lsn = overlapping(data, ">u8")[bounds[:-1] + messages.lead + 1]
         return cls(
-            np.frombuffer(data, np.uint8),
-            np.frombuffer(offsets, np.int64),
-            overlapping(np.frombuffer(raw, np.uint8), ">u8")[bounds[:-1] + 1].astype(np.uint64),
+            np.frombuffer(memoryview(kept or b""), np.uint8),
+            np.frombuffer(memoryview(offsets or b""), np.int64),
+            lsn.astype(np.uint64),
         )
 
     @classmethod
