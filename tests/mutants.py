@@ -271,9 +271,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a batch that was written is written again",
-        "sinks/delta/sink.py",
-        "recorded >= batch.sequence",
-        "recorded > batch.sequence",
+        "sinks/delta/target.py",
+        "recorded >= commit.version",
+        "recorded > commit.version",
         ("tests/sinks/test_conformance.py",),
     ),
 )

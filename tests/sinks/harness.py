@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from tailrace.model import Relation
 from tailrace.sinks import Sink
 from tailrace.sinks.delta import DeltaSink, EmbeddedEngine, Engine, Mode, table_uri
-from tailrace.sinks.delta.engine import Commit
+from tailrace.sinks.delta.commit import Commit
 from tailrace.sinks.delta.merge import Merge
 from tailrace.sinks.delta.spark import SparkEngine
 from tailrace.sinks.delta.target import Target

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from tailrace.decode import TableChanges, change_schema
-from tailrace.model import Column, Lsn, Offset, Op, PgType, Relation, ReplicaIdentity
-from tailrace.sinks import Batch
+from tailrace.model import Column, Lsn, Offset, Op, Origin, PgType, Relation, ReplicaIdentity
+from tailrace.sinks import Batch, Load
 
 NUMERIC_12_2 = ((12 << 16) | 2) + 4
 NAN = "NaN"
@@ -100,6 +100,15 @@ class Source:
         self.pending = []
         return changes
 
+    def base(self, *, rows_per_part: int = 2) -> list[pa.Table]:
+        """All rows, as a base of the table gives them."""
+        rows = [
+            _change(Op.INSERT, row, lsn=self.lsn, ordinal=at, origin=Origin.SNAPSHOT)
+            for at, row in enumerate(self.rows.values())
+        ]
+        parts = [rows[at : at + rows_per_part] for at in range(0, len(rows), rows_per_part)]
+        return [to_changes(self.relation, part).rows for part in parts]
+
     def expected(self) -> list[tuple[object, ...]]:
         """The rows, each with its values and, last, the texts of those that are NULL for it."""
         rows = [(*_typed(row).values(), _texts(row)) for row in self.rows.values()]
@@ -120,20 +129,31 @@ class Source:
         self, op: Op, row: Row, *, before: Row | None = None, unchanged: Sequence[str] = ()
     ) -> None:
         self.lsn += 8
-        self.pending.append(
-            {
-                **_typed(row),
-                "_op": op.value,
-                "_commit_lsn": self.lsn,
-                "_ordinal": 0,
-                "_commit_ts": 0,
-                "_xid": 1,
-                "_origin": "wal",
-                "_unchanged": list(unchanged) or None,
-                "_before": None if before is None else _typed(before),
-                "_text": _texts(row),
-            }
-        )
+        self.pending.append(_change(op, row, lsn=self.lsn, before=before, unchanged=unchanged))
+
+
+def _change(
+    op: Op,
+    row: Row,
+    *,
+    lsn: int,
+    ordinal: int = 0,
+    before: Row | None = None,
+    unchanged: Sequence[str] = (),
+    origin: Origin = Origin.WAL,
+) -> Row:
+    return {
+        **_typed(row),
+        "_op": op.value,
+        "_commit_lsn": lsn,
+        "_ordinal": ordinal,
+        "_commit_ts": lsn * 1_000_000,
+        "_xid": 1,
+        "_origin": origin.value,
+        "_unchanged": list(unchanged) or None,
+        "_before": None if before is None else _typed(before),
+        "_text": _texts(row),
+    }
 
 
 def to_changes(relation: Relation, rows: Sequence[Row]) -> TableChanges:
@@ -147,6 +167,11 @@ def batch_of(
     """A batch; its range follows from its sequence."""
     after, upto = (Offset.whole(Lsn(0x1000 * at)) for at in (sequence, sequence + 1))
     return Batch(stream, sequence, after, upto, tables, frozenset(known))
+
+
+def load_of(sequence: int, source: Source, *, stream: str = "lake") -> Load:
+    """A load of the table as it is now."""
+    return Load(stream, sequence, source.relation, Lsn(source.lsn), source.lsn * 1_000_000)
 
 
 def _typed(row: Row) -> Row:

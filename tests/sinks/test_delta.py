@@ -27,13 +27,13 @@ from pyspark.sql import SparkSession
 from tailrace.errors import SchemaError, SinkError
 from tailrace.model import Op, PgType
 from tailrace.sinks.delta import EmbeddedEngine, Mode, table_uri
-from tailrace.sinks.delta.engine import Commit
+from tailrace.sinks.delta.commit import Commit
 from tailrace.sinks.delta.spark import SparkEngine
 from tailrace.sinks.delta.target import Target
 from tests.sinks import killed_writer
 from tests.sinks.conftest import SPARK
 from tests.sinks.harness import DeltaHarness
-from tests.sinks.source import Source, batch_of, relation
+from tests.sinks.source import Source, batch_of, load_of, relation
 from tests.sinks.test_fold import ACTIONS, act
 
 
@@ -120,12 +120,13 @@ def test_f082_commit_on_a_version_that_was_overtaken_is_refused(
     lake.close()
 
 
+@pytest.mark.parametrize("what", ["batch", "load"])
 @pytest.mark.parametrize("at", ["delta.before_commit", "delta.after_commit"])
-def test_f081_writer_killed_around_its_commit_applies_the_batch_once(
-    tmp_path: Path, at: str
+def test_f081_writer_killed_around_its_commit_applies_it_once(
+    tmp_path: Path, at: str, what: str
 ) -> None:
     root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", killed_writer.__name__, str(tmp_path)]
+    command = [sys.executable, "-m", killed_writer.__name__, str(tmp_path), what]
     killed = subprocess.run(command, cwd=root, env={**os.environ, "TAILRACE_FAILPOINT": at})
     assert killed.returncode == 137
     for _ in range(2):
@@ -299,6 +300,31 @@ def test_append_mode_adds_new_columns_to_the_old_row_as_well(changelog: DeltaHar
     found = changelog.table(source.relation).to_pyarrow_table().sort_by("_commit_lsn").to_pylist()
     assert [row["extra col"] for row in found] == [None, datetime(2026, 1, 15)]
     assert found[1]["_before"]["id"] == 1 and found[1]["_before"]["extra col"] is None
+
+
+def test_append_mode_loads_behind_a_truncate(changelog: DeltaHarness) -> None:
+    source = Source()
+    source.insert(id=1, n=1)
+    source.insert(id=2, n=2)
+    source.take()
+    changelog.sink.load(load_of(1, source), source.base())
+    source.delete(2)
+    source.add_column("extra")
+    source.insert(id=3, extra="x")
+    source.take()
+    for _ in range(2):
+        changelog.sink.load(load_of(2, source), source.base())
+    found = changelog.table(source.relation).to_pyarrow_table()
+    found = found.sort_by([("_commit_lsn", "ascending"), ("_ordinal", "ascending")])
+    assert [(row["_op"], row["id"], row["extra"]) for row in found.to_pylist()] == [
+        (Op.INSERT, 1, None),
+        (Op.INSERT, 2, None),
+        (Op.TRUNCATE, None, None),
+        (Op.INSERT, 1, None),
+        (Op.INSERT, 3, "x"),
+    ]
+    assert set(found.column("_origin").to_pylist()) == {"snapshot"}
+    assert len(set(found.column("_commit_ts").to_pylist())) == 2
 
 
 @pytest.mark.parametrize("modes", [(Mode.UPSERT, Mode.APPEND), (Mode.APPEND, Mode.UPSERT)])

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tailrace.model import Offset, Relation
-from tailrace.sinks import Batch, Sink, open_sink
+from tailrace.sinks import Batch, Load, Sink, open_sink
 from tailrace.storage import Store
 from tailrace.streams import Pipeline, Stream, StreamState
 from tests.capture.running import wait_until
@@ -92,6 +92,9 @@ class BadSink:
             self.times -= 1
             raise self._error
         self._sink.write(batch)
+
+    def load(self, load: Load, rows: Iterable[pa.Table]) -> None:
+        self._sink.load(load, rows)
 
     def committed(self, stream: str, relations: Iterable[Relation]) -> dict[str, int]:
         return self._sink.committed(stream, relations)

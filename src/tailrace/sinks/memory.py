@@ -19,7 +19,7 @@ from tailrace.sinks.fold import Fold, fold
 from tailrace.sinks.keys import find_keys, key_columns
 from tailrace.sinks.refusal import require_key, require_names
 from tailrace.sinks.settle import settle
-from tailrace.sinks.sink import Batch
+from tailrace.sinks.sink import Batch, Load
 
 
 @dataclass(slots=True)
@@ -67,6 +67,20 @@ class MemorySink:
                 self.batches.append(batch)
         if failed:
             raise failed[0]
+
+    def load(self, load: Load, rows: Iterable[pa.Table]) -> None:
+        """Begin the table anew with these rows."""
+        schema = _schema(load.relation)
+        loaded = [part.select(schema.names) for part in rows]
+        with self._lock:
+            table = self._tables.get(load.relation.qualified)
+            recorded = table.recorded if table is not None else {}
+            if recorded.get(load.stream, -1) >= load.sequence:
+                return
+            fresh = pa.concat_tables([schema.empty_table(), *loaded]).combine_chunks()
+            self._tables[load.relation.qualified] = _Table(
+                load.relation.key, fresh, {**recorded, load.stream: load.sequence}
+            )
 
     def committed(self, stream: str, relations: Iterable[Relation]) -> dict[str, int]:
         """What was recorded with the rows."""

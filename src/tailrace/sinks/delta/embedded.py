@@ -10,7 +10,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from tailrace.sinks.delta.engine import Commit
+from tailrace.sinks.delta.commit import Commit
 from tailrace.sinks.delta.merge import GONE, Merge
 from tailrace.sinks.delta.target import Target
 
@@ -39,7 +39,7 @@ class EmbeddedEngine:
             merge.condition,
             source_alias="s",
             target_alias="t",
-            commit_properties=_properties(commit),
+            commit_properties=commit_properties(commit),
         )
         merger.when_matched_delete(f"s.{GONE}")
         merger.when_matched_update(merge.updates, f"NOT s.{GONE}")
@@ -54,14 +54,15 @@ class EmbeddedEngine:
 def _write(
     target: Target, rows: pa.Table, commit: Commit, mode: Literal["append", "overwrite"]
 ) -> None:
-    properties = _properties(commit)
+    properties = commit_properties(commit)
     if mode == "append":
         write_deltalake(target.table, rows, mode="append", commit_properties=properties)
     else:
         write_deltalake(target.table, rows, mode="overwrite", commit_properties=properties)
 
 
-def _properties(commit: Commit) -> CommitProperties:
+def commit_properties(commit: Commit) -> CommitProperties:
+    """The record, as the library takes it."""
     return CommitProperties(
         custom_metadata={"userMetadata": commit.note},
         app_transactions=[Transaction(commit.app_id, commit.version)],

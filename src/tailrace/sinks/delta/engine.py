@@ -4,45 +4,13 @@ changes nothing.
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
+from tailrace.sinks.delta.commit import Commit
 from tailrace.sinks.delta.merge import Merge
 from tailrace.sinks.delta.target import Target
-from tailrace.sinks.sink import Batch
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """The record that goes into the same commit as the rows.
-
-    Delta keeps `app_id` and `version` for the table's life, also through checkpoints, and lets
-    only one of two writers commit that have read the same one. `note` is for people, in the
-    table's history.
-    """
-
-    app_id: str
-    version: int
-    note: str
-
-    @classmethod
-    def of(cls, batch: Batch) -> Commit:
-        """The record of this batch."""
-        note = {
-            "stream": batch.stream,
-            "sequence": batch.sequence,
-            "after": str(batch.after),
-            "upto": str(batch.upto),
-        }
-        return cls(app_id(batch.stream), batch.sequence, json.dumps({"tailrace": note}))
-
-
-def app_id(stream: str) -> str:
-    """The name under which the stream's transactions are recorded."""
-    return f"tailrace:{stream}"
 
 
 class Engine(Protocol):

@@ -75,7 +75,7 @@ def lacks_columns(have: Fields, wanted: pa.Schema, relation: Relation) -> bool:
     enough.
     """
     want = delta_fields(Schema.from_arrow(wanted))
-    _require_same_mode(have, want, relation)
+    require_same_mode(have, wanted, relation)
     dropped = next((name for name in have if name not in want), None)
     if dropped is not None:
         raise _refuse(relation, f"column {dropped} is gone from the source")
@@ -88,7 +88,9 @@ def lacks_columns(have: Fields, wanted: pa.Schema, relation: Relation) -> bool:
     return any(name not in have or have[name]["type"] != want[name]["type"] for name in want)
 
 
-def _require_same_mode(have: Fields, want: Fields, relation: Relation) -> None:
+def require_same_mode(have: Fields, wanted: pa.Schema, relation: Relation) -> None:
+    """Refuse a table that was made in another mode, or by something else."""
+    want = wanted.names
     if {name in have for name in META_COLUMNS if name in want} != {True} or any(
         name in have for name in META_COLUMNS if name not in want
     ):

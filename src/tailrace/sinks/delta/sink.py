@@ -9,23 +9,29 @@ outlives checkpoints and Spark's own state.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Final
+
+import pyarrow as pa
 
 from tailrace.decode import TableChanges
 from tailrace.errors import SinkError, TailraceError
 from tailrace.failpoint import failpoint
 from tailrace.model import Relation
-from tailrace.sinks.delta.engine import Commit, Engine, app_id
+from tailrace.sinks.delta.append import truncate_row
+from tailrace.sinks.delta.bulk import ERRORS, Pieces, add_all, replace_all
+from tailrace.sinks.delta.commit import Commit, app_id
+from tailrace.sinks.delta.engine import Engine
 from tailrace.sinks.delta.merge import merge_of
 from tailrace.sinks.delta.place import table_uri
-from tailrace.sinks.delta.shape import Mode, lacks_columns, lake_schema
+from tailrace.sinks.delta.shape import Mode, lacks_columns, lake_schema, require_same_mode
 from tailrace.sinks.delta.sync import sync_to_last_record
 from tailrace.sinks.delta.target import Target
 from tailrace.sinks.fold import fold
 from tailrace.sinks.settle import settle
-from tailrace.sinks.sink import Batch
+from tailrace.sinks.sink import Batch, Load
 
 _TABLES_AT_ONCE: Final = 4
 
@@ -39,6 +45,7 @@ class DeltaSink:
         self._path = path
         self._engine = engine
         self._mode = mode
+        self._errors: tuple[type[Exception], ...] = (*engine.errors, *ERRORS)
         self._pool = ThreadPoolExecutor(_TABLES_AT_ONCE, thread_name_prefix="tailrace-delta")
 
     def prepare(self, relation: Relation) -> None:
@@ -62,6 +69,26 @@ class DeltaSink:
         if errors:
             raise errors[0]
 
+    def load(self, load: Load, rows: Iterable[pa.Table]) -> None:
+        """Replace the rows and the columns; in append mode add the rows behind a TRUNCATE."""
+        relation = load.relation
+        schema = lake_schema(relation, self._mode)
+        uri = table_uri(self._path, relation)
+        target = Target.open(uri) or Target.create(uri, schema)
+        commit = Commit.of_load(load)
+        if not target.has(commit):
+            require_same_mode(target.fields, schema, relation)
+            if self._mode is Mode.APPEND:
+                target = self._fitting(target, schema, relation)
+                rows = rows if target.is_empty else chain([truncate_row(load)], rows)
+                columns = target.schema
+                self._commit(commit, target, lambda: add_all(target, Pieces(columns, rows), commit))
+            else:
+                self._commit(
+                    commit, target, lambda: replace_all(target, Pieces(schema, rows), commit)
+                )
+        sync_to_last_record(target.uri, commit.app_id)
+
     def committed(self, stream: str, relations: Iterable[Relation]) -> dict[str, int]:
         """What the tables themselves have recorded."""
         found = {}
@@ -78,30 +105,29 @@ class DeltaSink:
 
     def _write_table(self, batch: Batch, changes: TableChanges) -> None:
         relation = changes.relation
-        schema = lake_schema(relation, self._mode)
         target = self._open(batch, relation)
-        if self._is_applied(batch, target):
+        commit = Commit.of(batch)
+        if target.has(commit):
             logger.info(
                 "batch already applied table=%s sequence=%d", relation.qualified, batch.sequence
             )
         else:
-            if lacks_columns(target.fields, schema, relation):
-                target = target.widen(schema)
-            self._commit(batch, changes, target)
+            target = self._fitting(target, lake_schema(relation, self._mode), relation)
+            self._commit(commit, target, lambda: self._apply(changes, target, commit))
         # Also what an earlier process has applied: it may have died before it got here.
-        sync_to_last_record(target.uri, app_id(batch.stream))
+        sync_to_last_record(target.uri, commit.app_id)
 
-    def _commit(self, batch: Batch, changes: TableChanges, target: Target) -> None:
+    def _commit(self, commit: Commit, target: Target, write: Callable[[], None]) -> None:
         try:
             failpoint("delta.before_commit")
-            self._apply(changes, target, Commit.of(batch))
+            write()
             failpoint("delta.after_commit")
-        except self._engine.errors as error:
+        except self._errors as error:
             # A writer that lost the race to one with the same batch has nothing left to do.
             now = Target.open(target.uri)
-            if now is None or not self._is_applied(batch, now):
+            if now is None or not now.has(commit):
                 raise SinkError(
-                    f"the lake table at {target.uri} did not take batch {batch.sequence}",
+                    f"the lake table at {target.uri} did not take batch {commit.version}",
                     retry=True,
                 ) from error
 
@@ -117,9 +143,8 @@ class DeltaSink:
             )
         return target or Target.create(uri, lake_schema(relation, self._mode))
 
-    def _is_applied(self, batch: Batch, target: Target) -> bool:
-        recorded = target.recorded(app_id(batch.stream))
-        return recorded is not None and recorded >= batch.sequence
+    def _fitting(self, target: Target, schema: pa.Schema, relation: Relation) -> Target:
+        return target.widen(schema) if lacks_columns(target.fields, schema, relation) else target
 
     def _apply(self, changes: TableChanges, target: Target, commit: Commit) -> None:
         columns = list(target.fields)

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from tailrace.sinks.delta.bounds import quote
-from tailrace.sinks.delta.engine import Commit
+from tailrace.sinks.delta.commit import Commit
 from tailrace.sinks.delta.merge import GONE, Merge
 from tailrace.sinks.delta.target import Target
 

@@ -16,6 +16,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from tailrace.errors import SinkError
 from tailrace.sinks.delta.bounds import first_column_bounds
+from tailrace.sinks.delta.commit import Commit
 from tailrace.sinks.delta.shape import Field, delta_fields
 from tailrace.sinks.keys import find_keys
 
@@ -87,6 +88,11 @@ class Target:
     def recorded(self, app_id: str) -> int | None:
         """The version of this application's last transaction in the table."""
         return self.table.transaction_version(app_id)
+
+    def has(self, commit: Commit) -> bool:
+        """Whether this commit, or a later one of its application, is in the table."""
+        recorded = self.recorded(commit.app_id)
+        return recorded is not None and recorded >= commit.version
 
     def read(self, columns: Sequence[str], keys: pa.Table) -> pa.Table:
         """These columns of the rows that have one of these keys. Raises SinkError."""
