@@ -20,8 +20,9 @@ from tailrace.errors import (
     SourceGap,
     TailraceError,
 )
-from tailrace.log import Writer, layout, recover_tip
-from tailrace.model import Lsn
+from tailrace.log import Reader, RelationUse, Writer, layout, recover_tip
+from tailrace.log.bases import newest_bases
+from tailrace.model import Lsn, Offset
 from tailrace.postgres.replication import ReplicationConnection
 from tailrace.postgres.server import wal_position
 from tailrace.postgres.session import Connection, connect
@@ -209,7 +210,7 @@ def test_a_log_without_its_beginning_is_not_begun_again(
     ("definition", "reason"),
     [
         ("(id bigint)", "has no primary key"),
-        ("(id bigint PRIMARY KEY); INSERT INTO refused VALUES (1)", "already holds rows"),
+        ("(id bigint); ALTER TABLE refused REPLICA IDENTITY NOTHING", "identity nothing"),
     ],
 )
 def test_a_table_that_cannot_be_taken_is_refused_if_named_and_left_out_if_not(
@@ -239,9 +240,31 @@ def test_a_table_that_cannot_be_taken_is_refused_if_named_and_left_out_if_not(
 def test_if_no_table_can_be_taken_the_first_reason_is_told(
     database: Database, source: psycopg.Connection, store: FileStore
 ) -> None:
-    source.execute("INSERT INTO t VALUES (1, 'a')")
+    source.execute("ALTER TABLE t REPLICA IDENTITY NOTHING")
     error = refusal(Running(settings(database.dsn), store), SchemaError)
-    assert "public.t already holds rows" in str(error)
+    assert "public.t has replica identity nothing" in str(error)
+
+
+def test_an_empty_table_has_a_base_at_once_and_one_with_rows_waits_for_one(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    source.execute("CREATE TABLE filled (id bigint PRIMARY KEY)")
+    source.execute("INSERT INTO filled VALUES (1)")
+    with Running(settings(database.dsn), store) as capture:
+        capture.wait_until(lambda: is_published(source, "t") and is_published(source, "filled"))
+        capture.wait_for_stream()
+        source.execute("INSERT INTO t VALUES (1, 'a')")
+        wait_caught_up(capture, source)
+    (base,) = newest_bases(store).values()
+    assert (base.relation.qualified, base.origin, base.parts) == ("public.t", "empty", ())
+    (use,) = [use for use in _uses(store) if use.relation.name == "t"]
+    assert base.position < use.since.commit_lsn
+    assert (base.frame, base.relation) == (use.frame, use.relation)
+
+
+def _uses(store: FileStore) -> list[RelationUse]:
+    links = Reader(store).walk(Offset.whole(Reader(store).begin()))
+    return [use for link in links for use in link.header.relations]
 
 
 def test_a_named_table_that_is_being_written_is_taken_up_when_its_writer_is_done(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tailrace.errors import ConfigError, SourceError
+from tailrace.postgres.add_table import add_table
 from tailrace.postgres.admission import Finding, Severity, check, is_blocked, require_tables
 from tailrace.postgres.catalog import tables_matching
-from tailrace.postgres.publication import add_table, create_publication
+from tailrace.postgres.publication import create_publication
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.session import Connection, connect
 from tailrace.postgres.slot import create_slot

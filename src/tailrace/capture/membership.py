@@ -18,12 +18,15 @@ from typing import Final
 
 from tailrace.errors import SchemaError, SegmentCorrupt, SourceError, SourceGap
 from tailrace.failpoint import failpoint
-from tailrace.log import layout
+from tailrace.log import Base, BaseOrigin, Reader, layout
+from tailrace.log.bases import put_base
+from tailrace.model import Lsn
+from tailrace.postgres.add_table import EmptyTable, add_table
 from tailrace.postgres.catalog import TableInfo, read_tables, tables_matching
 from tailrace.postgres.check_table import table_findings
 from tailrace.postgres.finding import Severity
 from tailrace.postgres.pattern import TablePattern
-from tailrace.postgres.publication import Fingerprint, add_table, fingerprint
+from tailrace.postgres.publication import Fingerprint, fingerprint
 from tailrace.postgres.session import Connection
 from tailrace.storage import Store
 
@@ -137,7 +140,7 @@ class Membership:
             if finding.severity is Severity.BLOCKER:
                 return Refusal(table, finding.message, finding.fix)
         try:
-            add_table(
+            empty = add_table(
                 self._conn,
                 self._publication,
                 table,
@@ -147,8 +150,27 @@ class Membership:
         except (SourceError, SchemaError) as error:
             return Refusal(table, str(error), error.hint, is_passing=error.retry)
         check_membership(self._conn, self._store, self._publication)
-        logger.info("table taken up table=%s", table.qualified)
+        # Only now: should the commit have failed, the table would have a base that is not true.
+        if empty is not None:
+            failpoint("membership.before_empty_base")
+            self._put_empty_base(empty)
+        waiting = "" if empty is not None else " waiting_for=base"
+        logger.info("table taken up table=%s%s", table.qualified, waiting)
         return None
+
+    def _put_empty_base(self, empty: EmptyTable) -> None:
+        source = Reader(self._store).tip().source
+        put_base(
+            self._store,
+            Base(
+                source=source,
+                relation=empty.shape.relation,
+                frame=empty.shape.frame,
+                position=Lsn.of(empty.position, era=source.era),
+                taken_ts_us=empty.ts_us,
+                origin=BaseOrigin.EMPTY,
+            ),
+        )
 
     def _published(self) -> Fingerprint:
         found = fingerprint(self._conn, self._publication)

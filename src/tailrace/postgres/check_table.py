@@ -13,9 +13,9 @@ from typing import Final
 import psycopg
 
 from tailrace.model import META_COLUMNS, ReplicaIdentity
+from tailrace.postgres.add_table import holds_rows
 from tailrace.postgres.catalog import Kind, Persistence, TableInfo, read_leaves
 from tailrace.postgres.finding import Finding, blocker, info, warning
-from tailrace.postgres.publication import holds_rows
 from tailrace.postgres.quote import identifier, qualified, shown
 from tailrace.postgres.session import Connection
 from tailrace.postgres.sqlstate import source_error
@@ -33,7 +33,7 @@ _KIND_NAMES: Final = {
 def table_findings(
     conn: Connection, table: TableInfo, *, is_published: bool = False
 ) -> list[Finding]:
-    """Everything about one table; one that is published already may hold rows."""
+    """Everything about one table; one that is published already has been read."""
     if not table.is_table:
         return [_not_a_table(table)]
     findings = [*_storage(table), *_identity(table), *_columns(table)]
@@ -178,8 +178,9 @@ def _leaves(conn: Connection, table: TableInfo) -> Iterator[Finding]:
 
 
 def _rows(conn: Connection, table: TableInfo) -> Iterator[Finding]:
+    """Whether the rows can be read at all: a base is made of them."""
     try:
-        is_filled = holds_rows(conn, table)
+        holds_rows(conn, table)
     except psycopg.errors.InsufficientPrivilege:
         yield blocker(
             table.qualified,
@@ -190,10 +191,3 @@ def _rows(conn: Connection, table: TableInfo) -> Iterator[Finding]:
         yield warning(table.qualified, "is locked by another session: its rows were not looked at")
     except psycopg.Error as exc:
         raise source_error(exc) from exc
-    else:
-        if is_filled:
-            yield blocker(
-                table.qualified,
-                "already holds rows, and a base copy is not supported yet",
-                "empty it, or leave it out of capture.tables",
-            )
