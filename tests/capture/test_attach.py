@@ -38,6 +38,7 @@ from tests.capture.running import (
     wait_until,
 )
 from tests.log.faulty_store import WatchedStore
+from tests.log.making import no_catalog
 from tests.server import Database, ServerFactory
 
 
@@ -158,7 +159,7 @@ def test_f039_a_server_that_was_set_back_is_a_gap(
 ) -> None:
     tip = recover_tip(store)
     assert tip is not None
-    writer = Writer(store, tip, writer_id="ahead", describe=lambda _: {})
+    writer = Writer(store, tip, writer_id="ahead", describe=no_catalog)
     writer.put_progress(Lsn(tip.position + (1 << 30)))
     error = refusal(begun, SourceGap)
     assert "restored" in error.hint

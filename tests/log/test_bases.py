@@ -19,7 +19,7 @@ from tailrace.log.bases import (
     put_base_part,
     read_base_part,
 )
-from tailrace.model import Lsn, Relation
+from tailrace.model import Lsn, NamedType, Relation
 from tailrace.postgres.pgoutput import parse_relation, relation_frame
 from tailrace.storage import MemoryStore, Store
 from tests.decode import wire
@@ -41,7 +41,7 @@ def rows(*lines: bytes) -> pa.BinaryArray:
 def base(*parts: BasePart, position: Lsn = POSITION) -> Base:
     return Base(
         source=SOURCE,
-        relation=replace(TABLE, type_names=((70_000, "mood"),)),
+        relation=replace(TABLE, type_names=(NamedType(70_000, "mood"),)),
         frame=wire.relation(TABLE),
         position=position,
         taken_ts_us=836_000_000_000_000,

@@ -10,7 +10,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -29,7 +29,8 @@ from tailrace.capture.writing import WritingThread
 from tailrace.errors import SourceError
 from tailrace.log import Tip, Writer
 from tailrace.log.relations import Describe
-from tailrace.postgres.catalog import RelationCatalog, describe_relations
+from tailrace.model import Relation
+from tailrace.postgres.description import describe
 from tailrace.postgres.replication import SENDER_TIMEOUT_S, ReplicationConnection
 from tailrace.postgres.session import Connection, connect, source_error
 from tailrace.postgres.slot import read_slot
@@ -166,11 +167,11 @@ class Leader:
 def _describe(dsn: str) -> Describe:
     """Asks the catalog about tables whose Relation frame is new: rarely, so on a new session."""
 
-    def describe(oids: Sequence[int]) -> Mapping[int, RelationCatalog]:
+    def ask(relations: Sequence[Relation]) -> list[Relation]:
         try:
             with connect(dsn) as conn:
-                return describe_relations(conn, oids)
+                return describe(conn, relations)
         except psycopg.Error as error:
             raise source_error(error) from error
 
-    return describe
+    return ask

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Final, Self
 
 from tailrace.errors import LogError, SegmentCorrupt
-from tailrace.model import Lsn, Offset, Relation
+from tailrace.model import Lsn, NamedType, Offset, Relation
 from tailrace.postgres.pgoutput import parse_relation
 
 FORMAT_VERSION: Final = 1
@@ -187,7 +187,7 @@ def relation_to_json(frame: bytes, relation: Relation) -> dict[str, object]:
     return {
         "frame": base64.b64encode(frame).decode(),
         "key": list(relation.key),
-        "types": [list(pair) for pair in relation.type_names],
+        "types": [_type_to_json(known) for known in relation.type_names],
     }
 
 
@@ -197,6 +197,10 @@ def relation_from_json(value: dict[str, Any]) -> tuple[bytes, Relation]:
     relation = replace(
         parse_relation(frame),
         key=tuple(value["key"]),
-        type_names=tuple((oid, name) for oid, name in value["types"]),
+        type_names=tuple(NamedType(*known) for known in value["types"]),
     )
     return frame, relation
+
+
+def _type_to_json(known: NamedType) -> list[object]:
+    return list(known) if known.base_oid else [known.oid, known.name]

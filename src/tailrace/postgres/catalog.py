@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from psycopg.rows import dict_row
 
-from tailrace.model import ReplicaIdentity
+from tailrace.model import NamedType, ReplicaIdentity
+from tailrace.postgres.named_types import read_named_types
 from tailrace.postgres.pattern import TablePattern
 from tailrace.postgres.session import Connection
 
@@ -87,7 +88,7 @@ class RelationCatalog:
 
     key: tuple[str, ...]
     columns: tuple[str, ...]
-    type_names: tuple[tuple[int, str], ...]
+    type_names: tuple[NamedType, ...]
 
 
 _NAMES: Final = """
@@ -141,11 +142,10 @@ SELECT c.oid::bigint AS oid,
 """
 
 _TYPES: Final = """
-SELECT a.attrelid::bigint, t.oid::bigint, format_type(t.oid, NULL)
-  FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
- WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped AND t.oid >= 16384
- GROUP BY a.attrelid, t.oid
- ORDER BY a.attrelid, t.oid
+SELECT attrelid::bigint, array_agg(DISTINCT atttypid::bigint)
+  FROM pg_attribute
+ WHERE attrelid = ANY (%s::oid[]) AND attnum > 0 AND NOT attisdropped
+ GROUP BY attrelid
 """
 
 _LEAVES: Final = """
@@ -182,14 +182,13 @@ def read_leaves(conn: Connection, root: TableInfo) -> list[TableInfo]:
 
 def describe_relations(conn: Connection, oids: Sequence[int]) -> dict[int, RelationCatalog]:
     """By oid; a relation that is gone is left out."""
-    types: dict[int, list[tuple[int, str]]] = {}
-    for relation_oid, type_oid, name in conn.execute(_TYPES, (list(oids),)):
-        types.setdefault(relation_oid, []).append((type_oid, name))
+    used: dict[int, list[int]] = dict(conn.execute(_TYPES, (list(oids),)).fetchall())
+    types = read_named_types(conn, (oid for own in used.values() for oid in own))
     return {
         table.oid: RelationCatalog(
             key=table.key or table.identity_columns,
             columns=tuple(c for c in table.columns if c not in table.generated),
-            type_names=tuple(types.get(table.oid, ())),
+            type_names=tuple(types[oid] for oid in used.get(table.oid, ()) if oid in types),
         )
         for table in read_tables(conn, oids)
     }
