@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from psycopg import sql
 
 from tailrace.cli.proof.digest import Buckets, Row, Shape
 from tailrace.model import PgType
+from tailrace.postgres.named_types import read_named_types
 from tailrace.postgres.session import Connection, connect
 
 _SETTINGS: Final = {
@@ -43,7 +44,7 @@ WHERE n.nspname || '.' || c.relname = %s AND c.relkind IN ('r', 'p')
 
 @dataclass(frozen=True, slots=True)
 class SourceColumn:
-    """A column, and how its text is made."""
+    """A column, and how its text is made; `type_oid` is the base type of a domain."""
 
     name: str
     type_oid: int
@@ -96,8 +97,11 @@ class Snapshot:
         if found is None:
             return None
         oid, partitioned, schema, name = found
-        columns = self._connection.execute(_COLUMNS, [oid]).fetchall()
-        return SourceTable(schema, name, partitioned, tuple(SourceColumn(*c) for c in columns))
+        columns = [SourceColumn(*c) for c in self._connection.execute(_COLUMNS, [oid]).fetchall()]
+        types = read_named_types(self._connection, (column.type_oid for column in columns))
+        domains = {oid: known.base_oid for oid, known in types.items() if known.base_oid}
+        based = (replace(c, type_oid=domains.get(c.type_oid, c.type_oid)) for c in columns)
+        return SourceTable(schema, name, partitioned, tuple(based))
 
     def buckets(self, table: SourceTable, shape: Shape) -> Buckets:
         """Sum up the table."""
