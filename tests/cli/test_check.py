@@ -29,7 +29,6 @@ def test_tables_are_judged_one_by_one(project: Project, database: Database) -> N
         assert (ended.code, ended.err) == (1, "")
         assert findings(ended) == {
             "public.keyless": ("blocker", 'ALTER TABLE "public"."keyless" ADD PRIMARY KEY (…);'),
-            "public.filled": ("blocker", "empty it, or leave it out of capture.tables"),
             "public.godo": ("blocker", "did you mean public.good?"),
             "other.*": (
                 "warning",

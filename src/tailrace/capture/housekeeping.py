@@ -19,6 +19,8 @@ import psycopg
 from tailrace.capture.membership import Membership, Refusal, check_membership
 from tailrace.capture.metrics import Metrics
 from tailrace.capture.news import News
+from tailrace.capture.removal import take_out
+from tailrace.capture.watch import Watch
 from tailrace.errors import LogError, SourceError, SourceGap, TailraceError
 from tailrace.log.merge import MergePolicy, Merger
 from tailrace.log.retention import RetentionPolicy, retain
@@ -58,6 +60,7 @@ class Housekeeping:
         self._merger = Merger(store, writer_id=writer_id, policy=duties.merge)
         self._conn: Connection | None = None
         self._news = News()
+        self._watch = Watch(store)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tailrace-housekeeping", daemon=True)
         self.failure: Exception | None = None
@@ -127,13 +130,19 @@ class Housekeeping:
 
     def _look_after_tables(self) -> None:
         conn, duties = self._connection(), self._duties
-        check_membership(conn, self._store, duties.names.publication)
-        membership = Membership(conn, self._store, duties.names.publication)
-        refusals = membership.take_up(duties.patterns, should_go_on=lambda: not self._stop.is_set())
+        publication, patterns = duties.names.publication, duties.patterns
+        check_membership(conn, self._store, publication)
+        take_out(conn, self._store, publication, patterns, should_go_on=self._should_go_on)
+        membership = Membership(conn, self._store, publication)
+        self._watch.look(conn, membership.member_oids())
+        refusals = membership.take_up(patterns, should_go_on=self._should_go_on)
         self._say_refusals(refusals)
         slot = read_slot(conn, duties.names.slot)
         if slot is not None and slot.restart_lsn is not None:
             self._metrics.retained_bytes.set(wal_position(conn) - slot.restart_lsn)
+
+    def _should_go_on(self) -> bool:
+        return not self._stop.is_set()
 
     def _say_refusals(self, refusals: Sequence[Refusal]) -> None:
         for refusal in refusals:

@@ -24,6 +24,7 @@ from tailrace.capture.keeper import Keeper
 from tailrace.capture.membership import Membership, refuse
 from tailrace.capture.metrics import Metrics
 from tailrace.capture.news import News
+from tailrace.capture.removal import take_out
 from tailrace.capture.streaming import Streaming
 from tailrace.capture.writing import WritingThread
 from tailrace.errors import SourceError
@@ -102,10 +103,12 @@ class Leader:
                 return True
 
             tip = attach(Attachment(conn, self._store, duties.names, self._writer_id, go_on))
-            membership = Membership(conn, self._store, duties.names.publication)
+            publication = duties.names.publication
+            take_out(conn, self._store, publication, duties.patterns, should_go_on=should_go_on)
+            membership = Membership(conn, self._store, publication)
             refusals = membership.take_up(duties.patterns, should_go_on=should_go_on)
             if is_first:
-                refuse(duties.patterns, refusals, member_count=membership.member_count())
+                refuse(duties.patterns, refusals, member_count=len(membership.member_oids()))
         return tip
 
     def _start(self, conn: Connection, tip: Tip) -> None:

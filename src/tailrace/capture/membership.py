@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tailrace.capture.watch import begin_watch
 from tailrace.errors import SchemaError, SegmentCorrupt, SourceError, SourceGap
 from tailrace.failpoint import failpoint
 from tailrace.log import Base, BaseOrigin, Reader, layout
@@ -27,6 +28,7 @@ from tailrace.postgres.check_table import table_findings
 from tailrace.postgres.finding import Severity
 from tailrace.postgres.pattern import TablePattern
 from tailrace.postgres.publication import Fingerprint, fingerprint
+from tailrace.postgres.server import insert_position
 from tailrace.postgres.session import Connection
 from tailrace.storage import Store
 
@@ -120,7 +122,7 @@ class Membership:
         """Publish what can be published now; what cannot is returned and harms no other table.
         `should_go_on` is asked before each table.
         """
-        members = {member.relation_oid for member in self._published().members}
+        members = set(self.member_oids())
         refusals = []
         for table in tables_matching(self._conn, patterns):
             if not should_go_on():
@@ -131,21 +133,27 @@ class Membership:
                     refusals.append(refusal)
         return refusals
 
-    def member_count(self) -> int:
-        """How many tables are published."""
-        return len(self._published().members)
+    def member_oids(self) -> list[int]:
+        """The tables that are published."""
+        return [member.relation_oid for member in self._published().members]
 
     def _take_up_one(self, table: TableInfo) -> Refusal | None:
         for finding in table_findings(self._conn, table):
             if finding.severity is Severity.BLOCKER:
                 return Refusal(table, finding.message, finding.fix)
+
+        def before_commit(planned: Fingerprint) -> None:
+            record_membership(self._store, planned)
+            begin_watch(self._conn, self._store, table.oid, since)
+
+        since = insert_position(self._conn)
         try:
             empty = add_table(
                 self._conn,
                 self._publication,
                 table,
                 lock_timeout_ms=LOCK_TIMEOUT_MS,
-                before_commit=lambda planned: record_membership(self._store, planned),
+                before_commit=before_commit,
             )
         except (SourceError, SchemaError) as error:
             return Refusal(table, str(error), error.hint, is_passing=error.retry)

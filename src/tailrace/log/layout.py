@@ -10,6 +10,8 @@ Names carry positions as 16 hex digits, so they sort as the log does.
     frontier/merged/<position>        segment names below are dead: merged away
     frontier/retained/<position>      the log starts here: what was before is deleted
     bases/<oid>/<position>/...        a whole table as of <position>: its rows, then base.json
+    wanted/<oid>/<position>           a base of the table at or after <position> is asked for
+    tables/<oid>/<n>.json             how a published table stood when it was last looked at
     publication/<n>.json              the publication after our n-th change of it
     readers/<reader>/<position>       how far a registered reader has got
     streams/<stream>/...              a stream's start and its batches
@@ -31,13 +33,16 @@ PARTS: Final = "parts/"
 PROGRESS: Final = "progress/"
 FRONTIER: Final = "frontier/"
 BASES: Final = "bases/"
+WANTED: Final = "wanted/"
+TABLES: Final = "tables/"
 PUBLICATION: Final = "publication/"
 READERS: Final = "readers/"
 STREAMS: Final = "streams/"
 TORN: Final = "torn/"
 INTENT: Final = "intent.json"
 LEVELS: Final = (
-    *(SEGMENTS, MERGED, PARTS, PROGRESS, FRONTIER, BASES, PUBLICATION, READERS, STREAMS, TORN),
+    *(SEGMENTS, MERGED, PARTS, PROGRESS, FRONTIER, BASES, WANTED, TABLES, PUBLICATION),
+    *(READERS, STREAMS, TORN),
 )
 """All that a log consists of, beside the intent."""
 GENESIS: Final = f"{SEGMENTS}{Lsn(0).hex16}.arrow"
@@ -104,6 +109,21 @@ def base_of(key: str) -> tuple[int, Lsn]:
     if match is None:
         raise _strange(key)
     return int(match[1]), Lsn.from_hex16(match[2])
+
+
+def wanted_key(oid: int, position: int) -> str:
+    """The name that asks for a base of a table, taken at or after `position`."""
+    return f"{WANTED}{oid}/{Lsn(position).hex16}"
+
+
+def table_prefix(oid: int) -> str:
+    """The folder of what is known about a published table."""
+    return f"{TABLES}{oid}/"
+
+
+def table_key(oid: int, number: int) -> str:
+    """The name of the n-th record of a published table."""
+    return f"{table_prefix(oid)}{number:08d}.json"
 
 
 def publication_key(number: int) -> str:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from tailrace.postgres.add_table import FIXED_MINOR, adds_beside_writers
 from tailrace.postgres.finding import Finding, blocker, warning
+from tailrace.postgres.known_bugs import bugs_of
 from tailrace.postgres.quote import identifier, shown
 from tailrace.postgres.server import Server
 
@@ -32,19 +32,12 @@ def server_findings(server: Server, *, application_name: str) -> list[Finding]:
 
 
 def _version(server: Server) -> Iterator[Finding]:
-    major = server.version_num // 10000
     if server.version_num < VERSION_MIN:
         yield blocker(
             "server", f"postgres {server.version} is too old", "upgrade to postgres 14 or later"
         )
-    elif not adds_beside_writers(server.version_num):
-        fixed = f"{major}.{FIXED_MINOR[major]}"
-        yield warning(
-            "server",
-            f"postgres {server.version} loses changes of a table that is published while it is "
-            "written; tables are locked against writers while they are added",
-            f"update to {fixed}",
-        )
+    for what, fixed in bugs_of(server.version_num):
+        yield warning("server", f"postgres {server.version} {what}", f"update to {fixed}")
 
 
 def _wal_level(server: Server) -> Iterator[Finding]:
