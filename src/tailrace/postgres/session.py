@@ -50,8 +50,10 @@ PINNED: Final[Mapping[str, str]] = MappingProxyType(
         "extra_float_digits": "3",
         "bytea_output": "hex",
         "lc_monetary": "C",
-        # Names are always qualified, so nobody can put an object of theirs before one of ours.
+        # Names are always qualified, so nobody can put an object of theirs before one of ours. Both
+        # settings also change the text of a regclass.
         "search_path": "",
+        "quote_all_identifiers": "off",
         # A row that a policy would hide must be an error, not a missing row.
         "row_security": "off",
         "default_transaction_isolation": "read committed",
