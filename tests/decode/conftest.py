@@ -1,4 +1,4 @@
-"""Databases of both versions at hand, with a type of every sort."""
+"""Databases of both versions at hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.decode.kinds import TYPES_MADE
 from tests.server import FAST_SETTINGS, Database, Server
 
 
@@ -21,10 +20,8 @@ def postgres_16(server_dir: Path) -> Iterator[Server]:
 
 
 @pytest.fixture(params=["postgres", "postgres_16"], ids=["pg18", "pg16"])
-def typed_database(request: pytest.FixtureRequest, server_dir: Path) -> Iterator[Database]:
-    """A fresh database in which the types of `kinds` exist."""
+def source(request: pytest.FixtureRequest, server_dir: Path) -> Iterator[Database]:
+    """A fresh database on each version."""
     server: Server = request.getfixturevalue(request.param)
     with server.database() as fresh:
-        with fresh.connect() as connection:
-            connection.execute(TYPES_MADE)
         yield fresh

@@ -18,12 +18,13 @@ import pyarrow as pa
 from psycopg import sql
 
 from tailrace.decode import TableChanges, decode
-from tailrace.model import ORIGIN, Offset, Relation
+from tailrace.log.relations import relation_frames
+from tailrace.model import ORIGIN, Offset
 from tailrace.postgres.description import describe
 from tailrace.postgres.frames import Frames
 from tailrace.postgres.pgoutput import parse_relation
 from tailrace.postgres.session import Connection, connect
-from tests.decode.kinds import Kind
+from tests.decode.kinds import KINDS, TYPES_MADE, Kind
 from tests.server import Database
 
 END: Final = Offset.whole(1 << 62)
@@ -43,8 +44,9 @@ class Live:
     @classmethod
     @contextmanager
     def on(cls, database: Database) -> Iterator[Live]:
-        """With a slot and a publication of all tables."""
+        """With the types of `kinds`, a slot, and a publication of all tables."""
         with database.connect() as app, connect(database.dsn) as ours:
+            app.execute(TYPES_MADE)
             app.execute("CREATE PUBLICATION live FOR ALL TABLES")
             ours.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [_SLOT])
             yield cls(app, ours)
@@ -74,20 +76,37 @@ class Live:
             )
         )
 
-    def streamed(self) -> list[TableChanges]:
-        """What the slot has since the last call, decoded as capture describes it."""
+    def insert_edges(self, table: str) -> list[tuple[str, str | None]]:
+        """Every value at the edge of every kind, each in a row of its own; the columns are named
+        like their types. What was given, by row.
+        """
+        self.create(table, {kind: kind for kind in KINDS})
+        given = [
+            (kind, text)
+            for kind, known in KINDS.items()
+            for text in (*known.held, *known.unheld, None)
+        ]
+        with self.app.transaction():
+            for kind, text in given:
+                self.insert(table, {kind: (kind, KINDS[kind], text)})
+        return given
+
+    def frames(self) -> Frames:
+        """What the slot has since the last call."""
         rows = self.ours.execute(
             "SELECT (lsn - '0/0')::bigint, data FROM pg_logical_slot_get_binary_changes("
             "%s, NULL, NULL, 'proto_version', '1', 'publication_names', 'live')",
             [_SLOT],
         ).fetchall()
-        frames = Frames.of([data for _, data in rows], [lsn for lsn, _ in rows])
-        versions = self._versions([data for _, data in rows if data[:1] == b"R"])
-        return decode(frames, initial={}, versions=versions, after=ORIGIN, upto=END)
+        return Frames.of([data for _, data in rows], [lsn for lsn, _ in rows])
 
-    def _versions(self, frames: Sequence[bytes]) -> dict[bytes, Relation]:
-        described = describe(self.ours, [parse_relation(frame) for frame in frames])
-        return dict(zip(frames, described, strict=True))
+    def streamed(self) -> list[TableChanges]:
+        """The same, decoded as capture describes it."""
+        frames = self.frames()
+        shapes = list(relation_frames(frames).values())
+        described = describe(self.ours, [parse_relation(frame) for frame in shapes])
+        versions = dict(zip(shapes, described, strict=True))
+        return decode(frames, initial={}, versions=versions, after=ORIGIN, upto=END)
 
     def lines(self, table: str) -> pa.BinaryArray:
         """The rows as COPY writes them, by number."""
@@ -111,7 +130,7 @@ class Live:
             text = dict(entries or ()).get(name)
             if text is not None:
                 assert shown[row] is None, f"{name} is in its column and in _text"
-                is_text = pa.types.is_string(values.type)
+                is_text = values.type in (pa.string(), pa.large_string(), pa.string_view())
                 shown[row] = bytes.fromhex(text[2:]) if is_text else text.encode()
         return shown
 

@@ -66,14 +66,17 @@ def hostile(
     with server.database() as database, database.connect() as admin:
         _create(admin)
         admin.execute("CREATE ROLE capture LOGIN SUPERUSER")
+        owners = [
+            sql.SQL("ROLE capture"),
+            sql.SQL("DATABASE {}").format(sql.Identifier(database.name)),
+        ]
         for name, value in HOSTILE.items():
-            setting = (sql.Identifier(name), sql.Literal(value))
-            if name in ("search_path", "DateStyle"):  # lists, which a quoted text would not be
-                setting = (sql.Identifier(name), sql.SQL(value))
-            for scope in (sql.Identifier(database.name), sql.SQL("capture")):
-                kind = sql.SQL("ROLE" if scope == sql.SQL("capture") else "DATABASE")
-                alter = sql.SQL("ALTER {} {} SET {} TO {}")
-                admin.execute(alter.format(kind, scope, *setting))
+            # As Postgres itself would list several names: a quoted list would be one name.
+            is_list = name in ("search_path", "DateStyle")
+            setting = sql.SQL(value) if is_list else sql.Literal(value)
+            for owner in owners:
+                alter = sql.SQL("ALTER {} SET {} TO {}")
+                admin.execute(alter.format(owner, sql.Identifier(name), setting))
         monkeypatch.setenv("PGTZ", "America/Lima")
         monkeypatch.setenv("PGDATESTYLE", "SQL")
         monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")

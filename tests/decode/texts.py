@@ -134,7 +134,8 @@ def ranges(draw: Draw, low: Texts, high: Texts) -> str:
         return "empty"
     ends = [draw(end | st.none()) for end in (low, high)]
     first, last = ("" if end is None else quoted(end) for end in ends)
-    return draw(st.sampled_from("[(")) + f"{first},{last}" + draw(st.sampled_from("])"))
+    left, right = draw(st.sampled_from("[(")), draw(st.sampled_from("])"))
+    return f"{left}{first},{last}{right}"
 
 
 def multiranges(of: Texts) -> Texts:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from psycopg import sql
 
 from tailrace.model import NamedType, PgType, Relation
 from tailrace.postgres.description import describe
@@ -104,7 +105,7 @@ def test_f060_renamed_table_keeps_the_name_that_its_rows_were_written_under(
 
 def test_f069_hostile_names_of_types_are_read(conn: Connection, pinned: Connection) -> None:
     for name in HOSTILE:
-        conn.execute(f'CREATE DOMAIN "{name.replace(chr(34), 2 * chr(34))}" AS int8')
+        conn.execute(sql.SQL("CREATE DOMAIN {} AS int8").format(sql.Identifier(name)))
     oids = [oid for (oid,) in conn.execute("SELECT oid::bigint FROM pg_type WHERE typtype = 'd'")]
     found = read_named_types(pinned, oids)
     assert sum(known.base_oid == PgType.INT8 for known in found.values()) >= len(HOSTILE)
