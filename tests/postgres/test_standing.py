@@ -29,6 +29,8 @@ UNSTREAMED = {
         "ALTER TABLE plain ALTER v TYPE int USING length(v)",
         "column v was rewritten in another type",
     ),
+    "renamed column": ("ALTER TABLE plain RENAME v TO w", "column v was renamed to w"),
+    "column of old": ("ALTER TABLE plain DROP v; ALTER TABLE plain ADD v text", "v was dropped"),
     "other name": ("ALTER TABLE plain RENAME TO renamed", "it was app.plain before"),
     "other schema": ("ALTER TABLE plain SET SCHEMA public", "it was app.plain before"),
 }
@@ -41,7 +43,6 @@ HARMLESS = {
     "column without default": "ALTER TABLE plain ADD c int",
     "wider text": "ALTER TABLE plain ALTER v TYPE varchar(50)",
     "dropped column": "ALTER TABLE plain DROP v",
-    "renamed column": "ALTER TABLE plain RENAME v TO w",
     "later default": "ALTER TABLE plain ALTER v SET DEFAULT 'x'",
     "generated column": "ALTER TABLE plain ADD c int GENERATED ALWAYS AS (id) STORED",
     "rows": "INSERT INTO root VALUES (1), (71); DELETE FROM root; UPDATE plain SET v = 'b'",

@@ -2,9 +2,10 @@
 
 Postgres streams rows as they are written. It does not stream the rows that a partition brings along
 when it is attached, nor those that vanish when one is detached, dropped or truncated; nor values
-that DDL gives to rows that exist: the default of a new column, a rewrite in another type. All of
-these leave traces in the catalog, which two looks at it show: here is the comparison. It may take
-something harmless for such a change, never the other way round.
+that DDL gives to rows that exist: the default of a new column, a rewrite in another type, a column
+under the name of another. All of these leave traces in the catalog, which two looks at it show:
+here is the comparison. It may take something harmless for such a change, a TRUNCATE of all
+partitions for one, but not the other way round.
 """
 
 from __future__ import annotations
@@ -179,10 +180,15 @@ def _columns(
     before: Sequence[StandingColumn], now: Sequence[StandingColumn], *, is_rewritten: bool
 ) -> Iterator[str]:
     was = {column.number: column for column in before}
+    names = {column.name for column in before}
     for column in now:
         older = was.get(column.number)
         if older is None and (column.is_filled_in or is_rewritten):
             yield f"column {column.name} was added, and older rows have got a value in it"
+        elif older is None and column.name in names:
+            yield f"column {column.name} was dropped and added again"
+        elif older is not None and older.name != column.name:
+            yield f"column {older.name} was renamed to {column.name}"
         elif older is not None and is_rewritten and _type(older) != _type(column):
             yield f"column {column.name} was rewritten in another type"
 
