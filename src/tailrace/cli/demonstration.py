@@ -16,8 +16,8 @@ from rich.console import Console
 
 from tailrace.cli.children import Children
 from tailrace.cli.course import Course
+from tailrace.cli.differences import show
 from tailrace.cli.gauges import STREAM, Gauges
-from tailrace.cli.proof import prove, show
 from tailrace.cli.screen import Screen
 from tailrace.cli.shop import TABLES, Writers, create, stock
 from tailrace.embedded import EmbeddedPostgres
@@ -28,6 +28,7 @@ from tailrace.postgres.server import wal_position
 from tailrace.postgres.session import Connection, connect
 from tailrace.status import Report
 from tailrace.storage import open_store
+from tailrace.verify import compare_at_rest
 
 _SOURCE: Final = "demo"
 
@@ -113,9 +114,9 @@ class Demonstration:
 
     def prove(self, dsn: str) -> bool:
         """Compare every lake table with its source, and show what came of it."""
-        proofs = prove(dsn, str(self._lake), TABLES)
-        self._console.print(show(proofs))
-        is_equal = all(proof.equal for proof in proofs)
+        results = compare_at_rest(dsn, str(self._lake), TABLES)
+        self._console.print(show(results))
+        is_equal = all(result.equal for result in results)
         if is_equal:
             self._console.print("every lake table equals its source", style="bold green")
             self._print_next()

@@ -10,19 +10,21 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from tailrace.errors import SinkError
 from tailrace.model.change import TEXT
+from tailrace.sinks.delta.target import Target
 
 
 class DeltaRows:
     """One version of a lake table that holds the source's rows as they are."""
 
-    def __init__(self, table: DeltaTable) -> None:
-        self._table = table
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._schema = target.schema
 
     @classmethod
     def open(cls, uri: str, version: int | None = None) -> DeltaRows | None:
         """The table at `uri`, by default as it is now, or None if there is none."""
         try:
-            return cls(DeltaTable(uri, version=version))
+            return cls(Target(uri, DeltaTable(uri, version=version)))
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
@@ -31,20 +33,26 @@ class DeltaRows:
     @property
     def columns(self) -> frozenset[str]:
         """The names of its columns."""
-        return frozenset(field.name for field in self._table.schema().fields)
+        return frozenset(self._schema.names)
 
     def count(self) -> int:
         """From the statistics that its writers left."""
-        return int(self._table.count())
+        return int(self._target.table.count())
 
     def tables(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """These columns and `_text`."""
-        wanted = [*columns, *({TEXT} & self.columns)]
+        """These columns and `_text`; one that the table lacks is NULL."""
+        there = [name for name in (*columns, TEXT) if name in self._schema.names]
+        lacking = [name for name in columns if name not in self._schema.names]
+        # A scan may give texts in a form that cannot be worked on.
+        plain = pa.schema([self._schema.field(name) for name in there])
         try:
-            scan = self._table.scan(columns=wanted)
+            scan = self._target.table.scan(columns=there)
             # Through Arrow, which lets other threads run while it waits; the scan itself does not.
             for batch in pa.RecordBatchReader.from_stream(scan):
-                yield pa.Table.from_batches([batch])
+                rows = pa.Table.from_batches([batch]).select(there).cast(plain)
+                for name in lacking:
+                    rows = rows.append_column(name, pa.nulls(rows.num_rows, pa.string()))
+                yield rows
         except (DeltaError, pa.ArrowException, OSError) as error:
-            uri = self._table.table_uri
+            uri = self._target.uri
             raise SinkError(f"the lake table at {uri} cannot be read", retry=True) from error

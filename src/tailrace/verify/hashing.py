@@ -8,15 +8,15 @@ so it does not change between versions; a server of the other byte order is told
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
+
+from tailrace.decode.arrays import Array, text_bytes, text_offsets
 
 Hashes: TypeAlias = NDArray[np.uint64]
 Words: TypeAlias = NDArray[np.uint32]
-Texts: TypeAlias = "pa.Array[Any]"
 
 SEED: Final = 1
 """Of a row's first column. Not 0, which the function treats in a way of its own."""
@@ -40,7 +40,7 @@ def _tail_masks() -> NDArray[np.uint32]:
 _MASKS: Final = _tail_masks()
 
 
-def hash_texts(texts: Texts, seeds: Hashes) -> Hashes:
+def hash_texts(texts: Array, seeds: Hashes) -> Hashes:
     """The hash of each text under its seed; `texts` is binary and has no NULL."""
     data, offsets = _bytes_and_offsets(texts)
     start = offsets[:-1].copy()
@@ -71,31 +71,26 @@ def _add_blocks(
     longer = np.flatnonzero(left >= _BLOCK)
     while len(longer):
         everywhere = len(longer) == len(left)
-        part = state if everywhere else tuple(word[longer] for word in state)
-        a, b, c = part
+        a, b, c = state if everywhere else (word[longer] for word in state)
         first, second, third = _words(data, start[longer])
         a += first
         b += second
         c += third
         _mix(a, b, c)
         if not everywhere:
-            for whole, piece in zip(state, part, strict=True):
-                whole[longer] = piece
+            for whole, part in zip(state, (a, b, c), strict=True):
+                whole[longer] = part
         start[longer] += _BLOCK
         left[longer] -= _BLOCK
         longer = longer[left[longer] >= _BLOCK]
 
 
-def _bytes_and_offsets(texts: Texts) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _bytes_and_offsets(texts: Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """The texts' bytes, with a block of zeros behind them, and where each begins."""
-    width = np.int64 if pa.types.is_large_binary(texts.type) else np.int32
-    _, positions, content = texts.buffers()
-    offsets = np.frombuffer(positions, dtype=width)[texts.offset : texts.offset + len(texts) + 1]
-    first, last = int(offsets[0]), int(offsets[-1])
-    data = np.zeros(last - first + _BLOCK, dtype=np.uint8)
-    if last > first:
-        data[: last - first] = np.frombuffer(content, dtype=np.uint8)[first:last]
-    return data, offsets.astype(np.int64) - first
+    content = text_bytes(texts)
+    data = np.zeros(len(content) + _BLOCK, dtype=np.uint8)
+    data[: len(content)] = content
+    return data, text_offsets(texts)
 
 
 def _words(data: NDArray[np.uint8], start: NDArray[np.int64]) -> tuple[Words, Words, Words]:

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tailrace.verify.hashing import SEED, Hashes, Texts, hash_texts
+from tailrace.decode.arrays import Array
+from tailrace.verify.hashing import SEED, Hashes, hash_texts
 from tailrace.verify.ranges import SLOTS, Bounds, choose_bounds, slot_of
 from tailrace.verify.shape import Row, Shape
 from tailrace.verify.sums import Cell, Sums
@@ -20,7 +21,12 @@ _SAMPLE_ROWS: Final = 200_000
 
 
 class LakeRows(Protocol):
-    """The rows of a lake table as of one position. Both methods raise SinkError."""
+    """The rows of a lake table as of one position. All of it may raise SinkError."""
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The names of its columns."""
+        ...
 
     def count(self) -> int:
         """About how many rows there are."""
@@ -70,25 +76,25 @@ class LakeSide:
         found: list[Row] = []
         for texts in self._chunks():
             _, places = self._placed(texts, bounds)
-            chosen = pa.array(np.flatnonzero(wanted[places]))
+            chosen = np.flatnonzero(wanted[places])
             if len(chosen):
                 found.extend(zip(*(t.take(chosen).to_pylist() for t in texts), strict=True))
         return found
 
-    def _chunks(self) -> Iterator[list[Texts]]:
+    def _chunks(self) -> Iterator[list[Array]]:
         names = self._shape.names
         for table in self._rows.tables(names):
             for start in range(0, table.num_rows, _CHUNK_ROWS):
                 yield texts_of(table.slice(start, _CHUNK_ROWS), names)
 
-    def _placed(self, texts: list[Texts], bounds: Bounds) -> tuple[Hashes, NDArray[np.int64]]:
+    def _placed(self, texts: list[Array], bounds: Bounds) -> tuple[Hashes, NDArray[np.int64]]:
         """The hash of each row, and the number of its cell."""
         hashes, key_hashes = _chain(texts, self._shape)
         ranges = bounds.range_of(texts[0])
         return hashes, ranges * SLOTS + slot_of(key_hashes)
 
 
-def _chain(texts: Sequence[Texts], shape: Shape) -> tuple[Hashes, Hashes]:
+def _chain(texts: Sequence[Array], shape: Shape) -> tuple[Hashes, Hashes]:
     """The hash of each row, and of its key."""
     hashes = np.full(len(texts[0]), SEED, dtype=np.uint64)
     key_hashes = hashes

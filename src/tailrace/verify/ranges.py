@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tailrace.decode.arrays import Array, text_bytes, text_offsets
 from tailrace.verify.hashing import Hashes
-
-Array: TypeAlias = "pa.Array[Any]"
 
 SLOTS: Final = 256
 _ROWS_PER_RANGE: Final = 4096
@@ -105,10 +104,8 @@ def _numbers(texts: Array) -> NDArray[np.int64]:
 
 def _heads(texts: Array) -> NDArray[np.bytes_]:
     """The first bytes of each text, padded with zeros, which no text of Postgres' holds."""
-    _, positions, content = texts.buffers()
-    offsets = np.frombuffer(positions, np.int32)[texts.offset : texts.offset + len(texts) + 1]
-    data = np.frombuffer(content, np.uint8) if content is not None else _PADDING[:0]
-    data = np.concatenate([data[: offsets[-1]], _PADDING])
+    offsets = text_offsets(texts)
+    data = np.concatenate([text_bytes(texts), _PADDING])
     sizes = np.minimum(np.diff(offsets), _TEXT_BYTES)
     heads = data[offsets[:-1, None] + np.arange(_TEXT_BYTES)]
     heads[np.arange(_TEXT_BYTES) >= sizes[:, None]] = 0

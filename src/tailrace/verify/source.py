@@ -9,6 +9,7 @@ from typing import Final
 
 import psycopg
 from psycopg import sql
+from psycopg.rows import TupleRow
 
 from tailrace.errors import SourceError
 from tailrace.postgres.session import Connection, source_error
@@ -21,13 +22,13 @@ from tailrace.verify.sums import Cell, Sums
 _PAGES_PER_QUERY: Final = 8192
 
 _TABLE: Final = """
-SELECT c.oid::bigint, c.relkind = 'p',
+SELECT c.oid::bigint, n.nspname::text, c.relname::text, c.relkind = 'p',
        greatest(pg_relation_size(c.oid), (SELECT max(pg_relation_size(relid))
                                             FROM pg_partition_tree(c.oid::regclass)))
            / current_setting('block_size')::bigint,
        greatest(c.reltuples, 0)::bigint
   FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
- WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')
+ WHERE n.nspname || '.' || c.relname = %s AND c.relkind IN ('r', 'p')
 """
 
 # The key is the primary key, else the index that the replica identity names.
@@ -84,11 +85,22 @@ class SourceTable:
         name = sql.Identifier(self.schema, self.name)
         return sql.SQL("{}" if self.is_partitioned else "ONLY {}").format(name)
 
-    def shape(self, lake_columns: Collection[str], *, is_hexed: bool = False) -> Shape:
-        """All columns, the key's first; a generated one only if the lake has it, for most
-        publications leave it out.
+    def shape(
+        self,
+        lake_columns: Collection[str],
+        *,
+        chosen: Collection[str] | None = None,
+        is_hexed: bool = False,
+    ) -> Shape:
+        """The chosen columns, or all, the key's first; a generated one only if the lake has it,
+        for most publications leave it out.
         """
-        compared = [c for c in self.columns if not c.is_generated or c.compared.name in lake_columns]
+        compared = [
+            column
+            for column in self.columns
+            if (chosen is None or column.compared.name in chosen)
+            and (not column.is_generated or column.compared.name in lake_columns)
+        ]
         key = sorted((c for c in compared if c.key_place is not None), key=_key_place)
         others = [column for column in compared if column.key_place is None]
         columns = tuple(column.compared for column in (*key, *others))
@@ -99,13 +111,13 @@ def _key_place(column: SourceColumn) -> int:
     return -1 if column.key_place is None else column.key_place
 
 
-def find_table(connection: Connection, schema: str, name: str) -> SourceTable | None:
+def find_table(connection: Connection, qualified: str) -> SourceTable | None:
     """The table of that name, if there is one; raises SourceError."""
     try:
-        found = connection.execute(_TABLE, (schema, name)).fetchone()
+        found = connection.execute(_TABLE, (qualified,)).fetchone()
         if found is None:
             return None
-        oid, is_partitioned, page_count, row_estimate = found
+        oid, schema, name, is_partitioned, page_count, row_estimate = found
         columns = connection.execute(_COLUMNS, {"oid": oid}).fetchall()
     except psycopg.Error as error:
         raise source_error(error) from error
@@ -217,7 +229,7 @@ class SourceSide:
                 after = sql.Literal(f"({start + _PAGES_PER_QUERY},0)")
                 yield sql.SQL("{} AND ctid < {}::tid").format(first, after)
 
-    def _fetch(self, query: sql.Composed) -> list[tuple[object, ...]]:
+    def _fetch(self, query: sql.Composed) -> list[TupleRow]:
         try:
             return self._connection.execute(query).fetchall()
         except psycopg.Error as error:

@@ -11,16 +11,15 @@ from __future__ import annotations
 from binascii import unhexlify
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tailrace.decode.arrays import Array, text_bytes, text_offsets
 from tailrace.model.change import TEXT
-
-Array: TypeAlias = "pa.Array[Any]"
 
 FLOAT_NAN: Final = {4: "7fc00000", 8: "7ff8000000000000"}
 """NaN has many bit patterns and is one value."""
@@ -51,7 +50,8 @@ def column_texts(column: Array) -> Array:
     if pa.types.is_integer(kind):
         return column.cast(pa.string()).cast(pa.binary())
     if pa.types.is_boolean(kind):
-        return pc.if_else(column, b"t", b"f")
+        words: Array = pc.if_else(column, b"t", b"f")
+        return words
     if pa.types.is_floating(kind):
         return _float_texts(column)
     if pa.types.is_decimal(kind):
@@ -67,29 +67,28 @@ def column_texts(column: Array) -> Array:
 
 def hexadecimal(values: Array) -> Array:
     """The bytes of binary values as hexadecimal digits."""
-    _, positions, content = values.buffers()
-    offsets = np.frombuffer(positions, np.int32)[values.offset : values.offset + len(values) + 1]
-    first, last = int(offsets[0]), int(offsets[-1])
-    data = np.frombuffer(content, np.uint8)[first:last] if last > first else np.empty(0, np.uint8)
-    return _binary(2 * (offsets - first), _DIGITS[data].tobytes(), values)
+    return _binary(2 * text_offsets(values), _DIGITS[text_bytes(values)].tobytes(), values)
 
 
 def _combined(column: pa.ChunkedArray[Any]) -> Array:
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # more text than one array holds
         array = pa.concat_arrays(array.chunks)
-    return array.cast(pa.string()) if array.type == pa.string_view() else array
+    return array
 
 
 def _binary(offsets: NDArray[Any], data: bytes, like: Array) -> Array:
     """A binary array of these bytes, NULL where `like` is."""
-    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32).data), pa.py_buffer(data)]
     made = pa.Array.from_buffers(pa.binary(), len(like), buffers)
     return pc.if_else(like.is_valid(), made, None) if like.null_count else made
 
 
-def _joined(*parts: object) -> Array:
-    return pc.binary_join_element_wise(*parts, b"")
+def _joined(*parts: Array | bytes) -> Array:
+    # Typed stubs of pyarrow know only arrays here, but not that one value stands for all rows.
+    join: Any = pc.binary_join_element_wise
+    joined: Array = join(*parts, b"")
+    return joined
 
 
 def _float_texts(column: Array) -> Array:
@@ -130,8 +129,8 @@ def _timestamp_texts(column: Array) -> Array:
     if _is_outside(numbers, _DAY_MIN * _DAY_US, (_DAY_MAX + 1) * _DAY_US - 1):
         return _numpy_texts(column, numbers.astype("datetime64[us]"), zone.decode())
     texts = moments.view(pa.timestamp("us")).cast(pa.string())
-    texts = pc.ascii_rtrim(pc.ascii_rtrim(texts, "0"), ".").cast(pa.binary())
-    return _joined(texts, zone) if zone else texts
+    trimmed: Array = pc.ascii_rtrim(pc.ascii_rtrim(texts, "0"), ".")
+    return _joined(trimmed.cast(pa.binary()), zone)
 
 
 def _date_texts(column: Array) -> Array:
@@ -195,5 +194,5 @@ def _with_kept(
 
 
 def _exact_bytes(text: str) -> bytes:
-    r"""The bytes that are no text, from `\x` and their digits: a column of texts keeps no others."""
+    r"""The bytes that are no text, from `\x` and digits: a column of texts keeps no others."""
     return unhexlify(text[2:]) if text.startswith("\\x") else text.encode()

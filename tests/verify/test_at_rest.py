@@ -1,4 +1,4 @@
-"""The proof that source and lake are equal: green if they are, red for any one difference."""
+"""Source and lake at rest: equal if they are, and any one difference is found and named."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from psycopg import sql
 from rich.console import Console
 
 from tailrace.cli import shop
-from tailrace.cli.proof import TableProof, prove, show
-from tailrace.cli.proof.lake import LakeTable, column_texts
+from tailrace.cli.differences import show
 from tailrace.cli.shop.trade import TRADES
+from tailrace.verify import TableResult, compare_at_rest
+from tailrace.verify.delta import DeltaRows
+from tailrace.verify.texts import column_texts
 from tests.server import Database, Server
 
 Row: TypeAlias = dict[str, Any]
@@ -139,9 +141,9 @@ def write_lake(lake: Path, lake_rows: Iterable[Row], table: str = "things") -> N
     write_deltalake(str(lake / "public" / table), pa.table(columns), mode="overwrite")
 
 
-def prove_things(database: Database, lake: Path) -> TableProof:
-    (proof,) = prove(database.dsn, str(lake), ["public.things"])
-    return proof
+def compare_things(database: Database, lake: Path) -> TableResult:
+    (result,) = compare_at_rest(database.dsn, str(lake), ["public.things"])
+    return result
 
 
 def create(database: Database) -> None:
@@ -160,7 +162,7 @@ def source(postgres: Server) -> Iterator[Database]:
 
 def test_equal_tables_are_equal(source: Database, tmp_path: Path) -> None:
     write_lake(tmp_path, rows())
-    assert prove_things(source, tmp_path) == TableProof("public.things", 4, 4, True)
+    assert compare_things(source, tmp_path) == TableResult("public.things", 4, 4, True)
 
 
 def test_the_order_of_rows_and_columns_does_not_matter(source: Database, tmp_path: Path) -> None:
@@ -170,7 +172,7 @@ def test_the_order_of_rows_and_columns_does_not_matter(source: Database, tmp_pat
         name: pa.array([r[name] for r in lake_rows], SCHEMA.field(name).type) for name in names
     }
     write_deltalake(str(tmp_path / "public" / "things"), pa.table(columns))
-    assert prove_things(source, tmp_path).equal
+    assert compare_things(source, tmp_path).equal
 
 
 PLANTED: dict[str, tuple[int, str, object]] = {
@@ -221,48 +223,48 @@ def test_one_changed_value_is_red(source: Database, tmp_path: Path, planted: str
     lake_rows = rows()
     lake_rows[position][column] = value
     write_lake(tmp_path, lake_rows)
-    proof = prove_things(source, tmp_path)
-    assert not proof.equal
-    (difference,) = proof.differences
+    result = compare_things(source, tmp_path)
+    assert not result.equal
+    (difference,) = result.differences
     assert difference.key == {"id": str(position + 1)}
     assert column == "_text" or difference.columns == (column,)
 
 
 def test_a_missing_row_is_red(source: Database, tmp_path: Path) -> None:
     write_lake(tmp_path, rows()[1:])
-    proof = prove_things(source, tmp_path)
-    assert (proof.equal, proof.source_rows, proof.lake_rows) == (False, 4, 3)
-    (difference,) = proof.differences
+    result = compare_things(source, tmp_path)
+    assert (result.equal, result.source_rows, result.lake_rows) == (False, 4, 3)
+    (difference,) = result.differences
     assert difference.lake is None
     assert difference.source is not None and difference.source["ratio"] == "0.1"
 
 
 def test_a_row_too_many_is_red(source: Database, tmp_path: Path) -> None:
     write_lake(tmp_path, [*rows(), rows()[0] | {"id": 5}])
-    proof = prove_things(source, tmp_path)
-    assert not proof.equal
-    assert [(d.key, d.source) for d in proof.differences] == [({"id": "5"}, None)]
+    result = compare_things(source, tmp_path)
+    assert not result.equal
+    assert [(d.key, d.source) for d in result.differences] == [({"id": "5"}, None)]
 
 
 def test_a_doubled_row_is_red(source: Database, tmp_path: Path) -> None:
     write_lake(tmp_path, [*rows(), rows()[0]])
-    proof = prove_things(source, tmp_path)
-    assert (proof.equal, proof.lake_rows) == (False, 5)
-    assert [(d.key, d.source) for d in proof.differences] == [({"id": "1"}, None)]
+    result = compare_things(source, tmp_path)
+    assert (result.equal, result.lake_rows) == (False, 5)
+    assert [(d.key, d.source) for d in result.differences] == [({"id": "1"}, None)]
 
 
 def test_one_row_doubled_for_one_missing_is_red(source: Database, tmp_path: Path) -> None:
     write_lake(tmp_path, [*rows()[1:], rows()[1]])
-    proof = prove_things(source, tmp_path)
-    assert (proof.equal, proof.source_rows, proof.lake_rows) == (False, 4, 4)
-    assert {d.key["id"] for d in proof.differences} == {"1", "2"}
+    result = compare_things(source, tmp_path)
+    assert (result.equal, result.source_rows, result.lake_rows) == (False, 4, 4)
+    assert {d.key["id"] for d in result.differences} == {"1", "2"}
 
 
 def test_values_exchanged_between_rows_are_red(source: Database, tmp_path: Path) -> None:
     lake_rows = rows()
     lake_rows[0]["small"], lake_rows[3]["small"] = lake_rows[3]["small"], lake_rows[0]["small"]
     write_lake(tmp_path, lake_rows)
-    assert len(prove_things(source, tmp_path).differences) == 2
+    assert len(compare_things(source, tmp_path).differences) == 2
 
 
 def test_values_exchanged_between_columns_are_red(database: Database, tmp_path: Path) -> None:
@@ -272,28 +274,32 @@ def test_values_exchanged_between_columns_are_red(database: Database, tmp_path: 
     for a, b in [("yz", "x"), ("xy", "z"), ("x", "yz")]:
         lake = pa.table({"a": [a], "b": [b]})
         write_deltalake(str(tmp_path / "public" / "pairs"), lake, mode="overwrite")
-        (proof,) = prove(database.dsn, str(tmp_path), ["public.pairs"])
-        assert proof.equal == (a == "x")
+        (result,) = compare_at_rest(database.dsn, str(tmp_path), ["public.pairs"])
+        assert result.equal == (a == "x")
 
 
 def test_a_missing_lake_table_is_red(source: Database, tmp_path: Path) -> None:
-    proof = prove_things(source, tmp_path)
-    assert (proof.equal, proof.source_rows, proof.lake_rows) == (False, 4, 0)
-    assert "no lake table at" in proof.problem
+    result = compare_things(source, tmp_path)
+    assert not result.equal
+    assert "no lake table at" in result.problem
 
 
 def test_a_missing_source_table_is_red(database: Database, tmp_path: Path) -> None:
-    assert prove_things(database, tmp_path).problem == "the source has no such table"
+    assert compare_things(database, tmp_path).problem == "the source has no such table"
 
 
-def test_a_missing_column_is_red(database: Database, tmp_path: Path) -> None:
+def test_a_column_that_the_lake_lacks_counts_as_null(database: Database, tmp_path: Path) -> None:
+    """Postgres sends a new column with the next row that is written, not before."""
     create(database)
     write_lake(tmp_path, rows())
     with database.connect() as connection:
         connection.execute("ALTER TABLE things ADD COLUMN added int, ADD COLUMN more int")
-    proof = prove_things(database, tmp_path)
-    assert (proof.equal, proof.source_rows, proof.lake_rows) == (False, 4, 4)
-    assert proof.problem == "the lake table has no column added, more"
+        result = compare_things(database, tmp_path)
+        assert (result.equal, result.source_rows, result.lake_rows) == (True, 4, 4)
+        assert result.problem == "the lake table has no column added, more"
+        connection.execute("UPDATE things SET more = 1 WHERE id = 2")
+    (difference,) = compare_things(database, tmp_path).differences
+    assert (difference.key, difference.columns) == ({"id": "2"}, ("more",))
 
 
 def test_a_column_that_the_source_has_dropped_is_no_difference(
@@ -303,7 +309,7 @@ def test_a_column_that_the_source_has_dropped_is_no_difference(
     write_lake(tmp_path, rows())
     with database.connect() as connection:
         connection.execute("ALTER TABLE things DROP COLUMN label")
-    assert prove_things(database, tmp_path).equal
+    assert compare_things(database, tmp_path).equal
 
 
 def test_a_generated_column_counts_only_if_the_lake_has_it(
@@ -325,8 +331,8 @@ def test_a_generated_column_counts_only_if_the_lake_has_it(
             mode="overwrite",
             schema_mode="overwrite",
         )
-        (proof,) = prove(database.dsn, str(tmp_path), ["public.sums"])
-        assert proof.equal == equal
+        (result,) = compare_at_rest(database.dsn, str(tmp_path), ["public.sums"])
+        assert result.equal == equal
 
 
 def test_f069_names_are_only_names(database: Database, tmp_path: Path) -> None:
@@ -340,8 +346,8 @@ def test_f069_names_are_only_names(database: Database, tmp_path: Path) -> None:
     place = tmp_path / "S~20~22x~22~20~25s" / "t~27~3B~20DROP~20TABLE~20a~3B~20--"
     for value in ("x", "y"):
         write_deltalake(str(place), pa.table({"id": [1], column: [value]}), mode="overwrite")
-        (proof,) = prove(database.dsn, str(tmp_path), [f"{schema}.{table}"])
-        assert (proof.problem, proof.equal) == ("", value == "x")
+        (result,) = compare_at_rest(database.dsn, str(tmp_path), [f"{schema}.{table}"])
+        assert (result.problem, result.equal) == ("", value == "x")
 
 
 def test_partitions_are_read_through_their_root(database: Database, tmp_path: Path) -> None:
@@ -351,8 +357,8 @@ def test_partitions_are_read_through_their_root(database: Database, tmp_path: Pa
         connection.execute("CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20)")
         connection.execute("INSERT INTO p VALUES (1), (11)")
     write_deltalake(str(tmp_path / "public" / "p"), pa.table({"a": [11, 1]}))
-    (proof,) = prove(database.dsn, str(tmp_path), ["public.p"])
-    assert (proof.equal, proof.source_rows) == (True, 2)
+    (result,) = compare_at_rest(database.dsn, str(tmp_path), ["public.p"])
+    assert (result.equal, result.source_rows) == (True, 2)
 
 
 def test_all_tables_are_read_under_one_snapshot(
@@ -367,17 +373,17 @@ def test_all_tables_are_read_under_one_snapshot(
         empty = pa.schema({"id": pa.int32()}).empty_table()
         write_deltalake(str(tmp_path / "public" / table), empty)
 
-    opened: Callable[..., Any] = LakeTable.open
+    opened: Callable[..., Any] = DeltaRows.open
 
-    def open_and_write(uri: str) -> object:
+    def open_and_write(uri: str, version: int | None = None) -> object:
         with database.connect() as connection:
             connection.execute("INSERT INTO a SELECT count(*) FROM a")
             connection.execute("INSERT INTO b SELECT count(*) FROM b")
-        return opened(uri)
+        return opened(uri, version)
 
-    monkeypatch.setattr(LakeTable, "open", open_and_write)
-    proofs = prove(database.dsn, str(tmp_path), ["public.a", "public.b"])
-    assert [(proof.source_rows, proof.equal) for proof in proofs] == [(0, True), (0, True)]
+    monkeypatch.setattr(DeltaRows, "open", open_and_write)
+    results = compare_at_rest(database.dsn, str(tmp_path), ["public.a", "public.b"])
+    assert [(result.source_rows, result.equal) for result in results] == [(0, True), (0, True)]
 
 
 def test_many_differences_are_shown_as_a_few(database: Database, tmp_path: Path) -> None:
@@ -387,10 +393,10 @@ def test_many_differences_are_shown_as_a_few(database: Database, tmp_path: Path)
     ids = list(range(1, 3001))
     lake = pa.table({"id": pa.array(ids, pa.int32()), "v": pa.array([0] * 3000, pa.int32())})
     write_deltalake(str(tmp_path / "public" / "n"), lake)
-    (proof,) = prove(database.dsn, str(tmp_path), ["public.n"])
-    assert (proof.equal, proof.source_rows, proof.lake_rows) == (False, 3000, 3000)
-    assert len(proof.differences) == 5
-    assert all(d.columns == ("v",) for d in proof.differences)
+    (result,) = compare_at_rest(database.dsn, str(tmp_path), ["public.n"])
+    assert (result.equal, result.source_rows, result.lake_rows) == (False, 3000, 3000)
+    assert len(result.differences) == 5
+    assert all(d.columns == ("v",) for d in result.differences)
 
 
 _NUMBERS = random.Random(7)
@@ -406,31 +412,35 @@ def _asked(connection: psycopg.Connection, expression: sql.SQL, numbers: list[An
     return [text for (text,) in connection.execute(query.format(expression), [numbers]).fetchall()]
 
 
+def _texts(values: list[Any], kind: pa.DataType) -> list[str]:
+    return [str(text, "utf-8") for text in column_texts(pa.array(values, kind)).to_pylist()]
+
+
 def test_the_lakes_texts_are_those_of_postgres(database: Database) -> None:
     with database.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         day = sql.SQL("format('%%s', date '1970-01-01' + x::int)")
-        assert column_texts(pa.array(_DAYS, pa.date32())) == _asked(connection, day, _DAYS)
+        assert _texts(_DAYS, pa.date32()) == _asked(connection, day, _DAYS)
         moment = sql.SQL(
             "format('%%s', timestamp '1970-01-01' + make_interval("
             "days => (x / 86400000000)::int, secs => (x %% 86400000000) / 1e6))"
         )
         expected = _asked(connection, moment, _MOMENTS)
-        assert column_texts(pa.array(_MOMENTS, pa.timestamp("us"))) == expected
+        assert _texts(_MOMENTS, pa.timestamp("us")) == expected
         utc = [f"{t[:-3]}+00 BC" if t.endswith(" BC") else f"{t}+00" for t in expected]
-        assert column_texts(pa.array(_MOMENTS, pa.timestamp("us", tz="UTC"))) == utc
+        assert _texts(_MOMENTS, pa.timestamp("us", tz="UTC")) == utc
         double = sql.SQL("encode(float8send(x), 'hex')")
-        assert column_texts(pa.array(_FLOATS)) == _asked(connection, double, _FLOATS)
+        assert _texts(_FLOATS, pa.float64()) == _asked(connection, double, _FLOATS)
 
 
 def test_the_proof_is_shown_with_its_reasons(source: Database, tmp_path: Path) -> None:
     lake_rows = [*rows()[1:], rows()[0] | {"id": 5}]
     lake_rows[0]["label"] = "x" * 100
     write_lake(tmp_path, lake_rows)
-    proofs = prove(source.dsn, str(tmp_path), ["public.things", "public.none"])
+    results = compare_at_rest(source.dsn, str(tmp_path), ["public.things", "public.none"])
     console = Console(width=400, file=io.StringIO())
     with console.capture() as shown:
-        console.print(show(proofs))
+        console.print(show(results))
     text = shown.get()
     assert "NO" in text
     assert "id='1' is not in the lake: id='1' small='-5'" in text
@@ -470,7 +480,7 @@ def copy_to_lake(connection: psycopg.Connection, table: str, lake: Path) -> None
     write_deltalake(str(lake / "public" / table), pa.table(columns))
 
 
-def test_the_shop_can_be_proved(database: Database, tmp_path: Path) -> None:
+def test_the_shop_can_be_compared(database: Database, tmp_path: Path) -> None:
     with database.connect() as connection:
         shop.create(connection)
         shop.stock(connection)
@@ -480,11 +490,13 @@ def test_the_shop_can_be_proved(database: Database, tmp_path: Path) -> None:
                 trade(connection, random_trades)
         for table in shop.TABLES:
             copy_to_lake(connection, table.removeprefix("public."), tmp_path)
-        proofs = prove(database.dsn, str(tmp_path), shop.TABLES)
-        assert [(proof.table, proof.equal) for proof in proofs] == [(t, True) for t in shop.TABLES]
-        assert all(proof.source_rows > 0 for proof in proofs)
+        results = compare_at_rest(database.dsn, str(tmp_path), shop.TABLES)
+        assert [(result.table, result.equal) for result in results] == [
+            (t, True) for t in shop.TABLES
+        ]
+        assert all(result.source_rows > 0 for result in results)
         connection.execute(
             "UPDATE orders SET total = total + 0.01 WHERE id = (SELECT max(id) FROM orders)"
         )
-        proofs = prove(database.dsn, str(tmp_path), shop.TABLES)
-    assert [proof.table for proof in proofs if not proof.equal] == ["public.orders"]
+        results = compare_at_rest(database.dsn, str(tmp_path), shop.TABLES)
+    assert [result.table for result in results if not result.equal] == ["public.orders"]

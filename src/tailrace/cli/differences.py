@@ -1,4 +1,4 @@
-"""The proofs as a table for people, with the differences below it."""
+"""Comparisons of tables as a table for people, with the differences below it."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tailrace.cli.proof.compare import Difference, TableProof
+from tailrace.verify import Difference, TableResult
 
 _VALUE_LENGTH_MAX: Final = 60
 
 
-def show(proofs: Sequence[TableProof]) -> RenderableType:
+def show(results: Sequence[TableResult]) -> RenderableType:
     """One line for each table, then what differs."""
     table = Table("table", title="source = lake", title_justify="left")
     table.add_column("source rows", justify="right")
     table.add_column("lake rows", justify="right")
     table.add_column("equal")
-    for proof in proofs:
-        verdict = Text("yes", "green") if proof.equal else Text("NO", "bold red")
-        table.add_row(proof.table, f"{proof.source_rows:,}", f"{proof.lake_rows:,}", verdict)
-    return Group(table, *(line for proof in proofs for line in _reasons(proof)))
+    for result in results:
+        verdict = Text("yes", "green") if result.equal else Text("NO", "bold red")
+        table.add_row(result.table, f"{result.source_rows:,}", f"{result.lake_rows:,}", verdict)
+    return Group(table, *(line for result in results for line in _reasons(result)))
 
 
-def _reasons(proof: TableProof) -> list[Text]:
-    lines = [Text(f"{proof.table}: {_reason(difference)}") for difference in proof.differences]
-    if proof.problem:
-        lines.insert(0, Text(f"{proof.table}: {proof.problem}"))
+def _reasons(result: TableResult) -> list[Text]:
+    lines = [Text(f"{result.table}: {_reason(difference)}") for difference in result.differences]
+    if result.problem:
+        lines.insert(0, Text(f"{result.table}: {result.problem}"))
     return lines
 
 
