@@ -244,8 +244,8 @@ MUTANTS: Final = (
     Mutant(
         "ordinals are off by one",
         "log/offsets.py",
-        "before - before[first_frame][transaction])",
-        "before - before[first_frame][transaction] + 1)",
+        "before - np.repeat(before[first_frame], sizes)",
+        "before - np.repeat(before[first_frame], sizes) + 1",
         ("tests/log/test_writer.py", "tests/log/test_plan.py"),
     ),
     Mutant(
@@ -275,6 +275,20 @@ MUTANTS: Final = (
         "recorded >= commit.version",
         "recorded > commit.version",
         ("tests/sinks/test_conformance.py",),
+    ),
+    Mutant(
+        "a message that is not here as a whole is taken for one",
+        "postgres/wire.py",
+        "            if end > self._filled:\n",
+        "            if at + _HEADER_BYTES > self._filled:\n",
+        ("tests/postgres/test_wire.py",),
+    ),
+    Mutant(
+        "the rest of a message is lost when what came before it is taken",
+        "postgres/wire.py",
+        "            self._filled, self._taken, self._wanted = rest, 0, 0\n",
+        "            self._filled, self._taken, self._wanted = 0, 0, 0\n",
+        ("tests/postgres/test_wire.py",),
     ),
 )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from tailrace.capture.actions import Action, Close, CloseReason, Job, Limits, SendStatus
 from tailrace.capture.core import Core
 from tailrace.model import Lsn
+from tailrace.postgres.messages import Messages
 from tests.capture.model_log import ModelLog
 from tests.capture.wal import START
 
@@ -40,7 +41,7 @@ class Bench:
         self.statuses.clear()
 
     def receive(self, *messages: bytes, drained: bool = True) -> None:
-        self.core.receive(messages, self.now)
+        self.core.receive(Messages.of(messages), self.now)
         if drained:
             self.core.drained(self.now)
         self.poll()

@@ -26,6 +26,7 @@ from tailrace.capture.core import Core
 from tailrace.errors import LogFenced, StoreError
 from tailrace.log import SourceIdentity, Writer, put_genesis, recover_tip
 from tailrace.log.merge import MergePolicy, Merger
+from tailrace.postgres.messages import Messages
 from tailrace.storage import FileStore
 from tests.capture.wal import (
     FOREIGN,
@@ -209,7 +210,7 @@ class Simulation:
             messages.append(keepalive(self.server.decoded(), wants_reply=wants_reply))
         elif not queue or queue[0][25:26] == b"B":
             messages.append(data(OUTSIDE, self.server.decoded()))
-        self.process.core.receive(messages, self.now)
+        self.process.core.receive(Messages.of(messages), self.now)
         if self.random.random() < 0.7:
             self.process.core.drained(self.now)
         self.poll()
@@ -290,7 +291,7 @@ class Simulation:
             for step in (self.connect, self.deliver, self.work, self.work):
                 self.take(step)
             if self.process is not None and not self.server.queue:
-                self.process.core.receive([keepalive(self.server.wal.end)], self.now)
+                self.process.core.receive(Messages.of([keepalive(self.server.wal.end)]), self.now)
                 self.process.core.drained(self.now)
             self.now += 1
             self.take(self.tick)

@@ -15,6 +15,7 @@ from tailrace.capture.actions import (
     StoreProgress,
 )
 from tailrace.model import Lsn
+from tailrace.postgres.messages import Messages
 from tests.capture.core_bench import Bench
 from tests.capture.wal import (
     FOREIGN,
@@ -297,7 +298,7 @@ BEGIN, ROW, COMMIT = Wal().commit(insert(1)).messages()
 )
 def test_f086_what_postgres_never_sends_is_not_stored(bench: Bench, messages: list[bytes]) -> None:
     for message in messages:
-        bench.core.receive([message], bench.now)
+        bench.core.receive(Messages.of([message]), bench.now)
     bench.core.drained(bench.now)
     assert Close(CloseReason.MALFORMED) in bench.core.poll(bench.now)
     assert not bench.log.transactions

@@ -27,6 +27,7 @@ from tailrace.capture.actions import (
 )
 from tailrace.capture.core import Core
 from tailrace.model import Lsn
+from tailrace.postgres.messages import Messages
 from tests.capture.model_log import ModelLog, Stored
 from tests.capture.wal import FOREIGN, OURS, OUTSIDE, START, Wal, data, insert, keepalive
 from tests.decode import wire
@@ -69,7 +70,7 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 12), is_all=st.booleans())
     def send(self, count: int, is_all: bool) -> None:
         sent, self.to_send = self.to_send[:count], self.to_send[count:]
-        self.core.receive(sent, self.now)
+        self.core.receive(Messages.of(sent), self.now)
         if is_all:
             self.core.drained(self.now)
         self.poll()
@@ -81,7 +82,7 @@ class CoreMachine(RuleBasedStateMachine):
         position = self.decoded()
         if self.to_send and self.to_send[0][25:26] != b"B":
             position += ahead
-        self.core.receive([keepalive(position, wants_reply=wants_reply)], self.now)
+        self.core.receive(Messages.of([keepalive(position, wants_reply=wants_reply)]), self.now)
         if is_all:
             self.core.drained(self.now)
         self.poll()
@@ -89,7 +90,7 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.to_send or self.to_send[0][25:26] == b"B")
     @rule()
     def send_message_outside(self) -> None:
-        self.core.receive([data(OUTSIDE, self.decoded())], self.now)
+        self.core.receive(Messages.of([data(OUTSIDE, self.decoded())]), self.now)
         self.poll()
 
     def decoded(self) -> int:
@@ -202,7 +203,7 @@ class CoreMachine(RuleBasedStateMachine):
                 sent, self.to_send = self.to_send[:10], self.to_send[10:]
                 if not self.to_send:
                     sent = [*sent, keepalive(self.wal.end)]
-                self.core.receive(sent, self.now)
+                self.core.receive(Messages.of(sent), self.now)
                 self.core.drained(self.now)
                 self.poll()
             if self.job is not None:

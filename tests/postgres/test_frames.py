@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tailrace.errors import SegmentCorrupt
 from tailrace.postgres.frames import ARROW_SCHEMA, DATA_BYTES_MAX, Frames
+from tailrace.postgres.messages import Messages
 from tailrace.postgres.pgoutput import POSTGRES_EPOCH_US, Tag
 from tests.decode import wire
 
@@ -38,14 +39,17 @@ def _message(lsn: int, frame: bytes) -> bytes:
 @given(ANY_FRAMES)
 def test_frames_are_what_the_messages_held(given_frames: Given) -> None:
     messages = [_message(lsn, frame) for lsn, frame in given_frames]
-    assert _listed(Frames.from_wal_messages(messages)) == given_frames
-    assert _listed(Frames.from_wal_messages([memoryview(m) for m in messages])) == given_frames
+    assert _listed(Frames.from_wal_messages(Messages.of(messages))) == given_frames
+    assert (
+        _listed(Frames.from_wal_messages(Messages.of([memoryview(m) for m in messages])))
+        == given_frames
+    )
 
 
 @pytest.mark.parametrize("size", [0, 1, 24, 25])
 def test_a_message_without_a_frame_is_refused(size: int) -> None:
     with pytest.raises(SegmentCorrupt):
-        Frames.from_wal_messages([_message(1, b"B"), b"w" * size, _message(1, b"C")])
+        Frames.from_wal_messages(Messages.of([_message(1, b"B"), b"w" * size, _message(1, b"C")]))
 
 
 @given(st.lists(ANY_FRAMES, max_size=4))

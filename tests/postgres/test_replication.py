@@ -15,6 +15,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tailrace.errors import SourceError
 from tailrace.model import Lsn
 from tailrace.postgres import replication
+from tailrace.postgres.messages import Messages
 from tailrace.postgres.replication import ReplicationConnection, lock_key
 from tailrace.postgres.server import wal_position
 from tailrace.postgres.session import Connection
@@ -44,6 +45,10 @@ def stream(capture_dsn: str, start: Lsn) -> Iterator[ReplicationConnection]:
     connection.close()
 
 
+def each(messages: Messages) -> list[bytes]:
+    return [messages.message(place) for place in range(len(messages))]
+
+
 def read_until(connection: ReplicationConnection, tag: bytes) -> list[bytes]:
     """Read until a frame of this tag has come."""
     messages: list[bytes] = []
@@ -51,7 +56,8 @@ def read_until(connection: ReplicationConnection, tag: bytes) -> list[bytes]:
     while not any(message[25:26] == tag for message in messages):
         assert time.monotonic() < deadline
         select.select([connection.fileno()], [], [], 1)
-        messages += map(bytes, connection.read(1 << 20)[0])
+        connection.wire.receive(1 << 20)
+        messages += each(connection.wire.take())
     return messages
 
 
@@ -97,8 +103,8 @@ def test_reading_ends_near_its_limit_and_goes_on_after_it(
     has_more = False
     while b"C" not in tags:
         select.select([stream.fileno()], [], [], 0 if has_more else 1)
-        messages, is_all = stream.read(1000)
-        has_more = not is_all
+        has_more = not stream.wire.receive(1000)
+        messages = each(stream.wire.take())
         assert sum(map(len, messages)) < 1200
         tags += b"".join(bytes(message[25:26]) for message in messages)
     assert tags.count(b"I") == 1000
@@ -120,9 +126,12 @@ def test_f002_the_slot_moves_to_what_is_told_and_no_further(
 
 def _wait_for_keepalive(stream: ReplicationConnection) -> None:
     deadline = time.monotonic() + 30
-    while not any(bytes(message[:1]) == b"k" for message in stream.read(1 << 20)[0]):
+    tags = b""
+    while b"k" not in tags:
         assert time.monotonic() < deadline
         select.select([stream.fileno()], [], [], 1)
+        stream.wire.receive(1 << 20)
+        tags = bytes(stream.wire.take().tags)
 
 
 def _confirmed(conn: Connection) -> Lsn | None:
@@ -140,7 +149,8 @@ def test_the_sql_state_survives_though_messages_came_before_the_end(
     admin.execute("SELECT pg_terminate_backend(%s, 5000)", (state.active_pid,))
     with pytest.raises((psycopg.Error, SourceError)) as caught:
         for _ in range(1000):
-            stream.read(1 << 20)
+            stream.wire.receive(1 << 20)
+            stream.wire.take()
     assert "no COPY in progress" not in str(caught.value)
 
 

@@ -8,7 +8,7 @@ given.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from tailrace.capture.actions import CloseReason, DiscardParts, Seal, StorePart
 from tailrace.errors import SegmentCorrupt
 from tailrace.model import Lsn
-from tailrace.postgres.frames import WAL_HEADER_BYTES, Frames
+from tailrace.postgres.frames import Frames
+from tailrace.postgres.messages import Messages
 from tailrace.postgres.pgoutput import MESSAGE_PREFIX, Tag, parse_message
 
 
@@ -96,10 +97,8 @@ class Assembly:
         """How much of the open transaction is kept."""
         return self._open.data_bytes
 
-    def take(self, messages: Sequence[bytes | memoryview]) -> Iterator[Assembled]:
+    def take(self, messages: Messages) -> Iterator[Assembled]:
         """Take XLogData messages, in order; raises Rejected."""
-        if min(map(len, messages)) <= WAL_HEADER_BYTES:
-            raise Rejected(CloseReason.MALFORMED)
         try:
             yield from self._take(_without_foreign_messages(Frames.from_wal_messages(messages)))
         except SegmentCorrupt as error:

@@ -13,10 +13,11 @@ One job is under way at a time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Final
+
+import numpy as np
 
 from tailrace.capture.actions import (
     Action,
@@ -31,9 +32,12 @@ from tailrace.capture.actions import (
     StoreProgress,
 )
 from tailrace.capture.assembly import Assembly, Empty, FrameBuffer, Rejected, Whole
+from tailrace.errors import SegmentCorrupt
 from tailrace.model import Lsn
+from tailrace.postgres.messages import Messages
 
 _KEEPALIVE: Final = ord("k")
+_WAL_DATA: Final = ord("w")
 _KEEPALIVE_BYTES: Final = 18
 
 
@@ -77,7 +81,7 @@ class Core:
 
     # What goes in.
 
-    def receive(self, messages: Sequence[bytes | memoryview], now: float) -> None:
+    def receive(self, messages: Messages, now: float) -> None:
         """Take CopyData messages, in order."""
         self._heard_at, self._asked_at = now, None
         self._is_drained = False
@@ -85,6 +89,8 @@ class Core:
             self._take(messages, now)
         except Rejected as rejected:
             self._close = rejected.reason
+        except SegmentCorrupt:
+            self._close = CloseReason.MALFORMED
 
     def drained(self, now: float) -> None:
         """There was nothing more to read at this moment."""
@@ -170,21 +176,20 @@ class Core:
 
     # Receiving.
 
-    def _take(self, messages: Sequence[bytes | memoryview], now: float) -> None:
-        tags = bytes([message[0] for message in messages])
-        if tags.translate(None, b"kw"):
+    def _take(self, messages: Messages, now: float) -> None:
+        tags = messages.tags
+        is_keepalive = tags == _KEEPALIVE
+        if not (is_keepalive | (tags == _WAL_DATA)).all():
             raise Rejected(CloseReason.MALFORMED)
         first = 0
-        while first < len(messages):
-            place = tags.find(_KEEPALIVE, first)
-            end = place if place >= 0 else len(messages)
-            if end > first:
-                self._take_data(messages[first:end], now)
-            if end == place:
-                self._take_keepalive(messages[place], now)
-            first = end + 1
+        for place in [*np.flatnonzero(is_keepalive).tolist(), len(messages)]:
+            if place > first:
+                self._take_data(messages.slice(first, place), now)
+            if place < len(messages):
+                self._take_keepalive(messages.message(place), now)
+            first = place + 1
 
-    def _take_keepalive(self, message: bytes | memoryview, now: float) -> None:
+    def _take_keepalive(self, message: bytes, now: float) -> None:
         if len(message) < _KEEPALIVE_BYTES:
             raise Rejected(CloseReason.MALFORMED)
         self.last_keepalive_at = now
@@ -195,7 +200,7 @@ class Core:
         if not self._assembly.is_open:
             self._idle = _Idle(position, self._last_end)
 
-    def _take_data(self, messages: Sequence[bytes | memoryview], now: float) -> None:
+    def _take_data(self, messages: Messages, now: float) -> None:
         for assembled in self._assembly.take(messages):
             match assembled:
                 case Whole(frames, end, commit_ts_us):
@@ -215,7 +220,7 @@ class Core:
                     # What was complete before this transaction goes before it.
                     self._queue_complete()
                     self._enqueue(assembled)
-        self.received = max(self.received, Lsn(int.from_bytes(messages[-1][1:9], "big")))
+        self.received = max(self.received, Lsn(int.from_bytes(messages.message(-1)[1:9], "big")))
 
     def _queue_complete(self) -> None:
         if self._complete:
@@ -238,8 +243,10 @@ class Core:
         return None
 
     def _is_seal_due(self, now: float) -> bool:
-        is_old = now >= self._complete_at + self._limits.seal_age_s
-        return self._is_drained or self._is_stopping or is_old
+        limits = self._limits
+        is_old = now >= self._complete_at + limits.seal_age_s
+        is_trickle = self._is_drained and self._complete.data_bytes <= limits.trickle_bytes
+        return is_trickle or self._is_stopping or is_old
 
     def _idle_is_good(self) -> bool:
         idle = self._idle

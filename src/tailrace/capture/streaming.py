@@ -18,11 +18,12 @@ from tailrace.capture.writing import WritingThread
 from tailrace.errors import SourceError
 from tailrace.failpoint import failpoint
 from tailrace.postgres.replication import ReplicationConnection
+from tailrace.postgres.wire import Wire
 
-READ_BYTES: Final = 1 << 20
+READ_BYTES: Final = 256 << 10
 STOP_TIMEOUT_S: Final = 5.0
 GATHER_S: Final = 0.010
-GATHER_PAUSE_S: Final = 0.001
+GATHER_PAUSE_S: Final = 0.0003
 METRICS_S: Final = 0.1
 _POLL_MAX_S: Final = 0.5
 
@@ -90,31 +91,29 @@ class Streaming:
             self._core.drained(time.monotonic())
 
     def _read(self) -> None:
-        messages, is_all = self._connection.read(READ_BYTES)
-        if messages and is_all and self._core.is_writing:
-            is_all = self._gather(messages)
+        wire = self._connection.wire
+        is_all = wire.receive(READ_BYTES)
+        if is_all and wire.pending_bytes and self._core.is_writing:
+            is_all = self._gather(wire)
+        messages = wire.take()
         self._has_more = not is_all
         now = time.monotonic()
-        if messages:
+        if len(messages):
             self._core.receive(messages, now)
         if is_all:
             self._core.drained(now)
 
-    def _gather(self, messages: list[memoryview]) -> bool:
+    def _gather(self, wire: Wire) -> bool:
         """Wait a moment for more, as nothing can be sealed before the writer is done anyway.
 
         A sender on the same machine is read a few rows at a time, and every turn of the loop has
-        its price. Returns whether that was all.
+        its price. But its socket holds no more than some two hundred rows, so the pause is short.
+        Returns whether that was all.
         """
-        size = sum(map(len, messages))
         deadline = time.monotonic() + GATHER_S
-        while size < READ_BYTES and time.monotonic() < deadline:
-            if self._poll_writing.poll(GATHER_PAUSE_S * 1000):
-                break
-            more, is_all = self._connection.read(READ_BYTES - size)
-            messages += more
-            size += sum(map(len, more))
-            if not is_all:
+        while time.monotonic() < deadline and not self._poll_writing.poll(0):
+            time.sleep(GATHER_PAUSE_S)
+            if not wire.receive(READ_BYTES):
                 return False
         return True
 

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.decode.corrupt import corrupt
-from tailrace.decode.integers import integers_at
 from tailrace.decode.transactions import OpenTransaction, Transactions
 from tailrace.model import Offset
 from tailrace.postgres.frames import Frames
+from tailrace.postgres.integers import integers_at
 from tailrace.postgres.pgoutput import Tag
 
 # The smallest size of a frame of each tag; 0 marks a byte that is no tag.

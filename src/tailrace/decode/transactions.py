@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.decode.corrupt import corrupt
-from tailrace.decode.integers import integers_at
 from tailrace.model import Lsn
 from tailrace.postgres.frames import Frames
+from tailrace.postgres.integers import integers_at
 from tailrace.postgres.pgoutput import POSTGRES_EPOCH_US, Tag
 
 # Where the fields lie in their frames.

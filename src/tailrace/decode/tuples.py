@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.decode.integers import overlapping
+from tailrace.postgres.integers import overlapping
 
 NULL: Final = ord("n")
 UNCHANGED: Final = ord("u")

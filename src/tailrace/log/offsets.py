@@ -35,10 +35,12 @@ class ChangeOffsets:
         if not len(ends.last_frame) or ends.last_frame[-1] != len(frames) - 1:
             raise SegmentCorrupt("a segment does not end with a commit")
         counts = frames.change_counts()
-        transaction = np.searchsorted(ends.last_frame, np.arange(len(frames)))
+        sizes = np.diff(ends.last_frame, prepend=-1)
         before = np.cumsum(counts) - counts
-        first_frame = np.concatenate([[0], ends.last_frame[:-1] + 1])
-        return cls(counts, ends.end_lsn[transaction], before - before[first_frame][transaction])
+        first_frame = ends.last_frame - sizes + 1
+        return cls(
+            counts, np.repeat(ends.end_lsn, sizes), before - np.repeat(before[first_frame], sizes)
+        )
 
     @classmethod
     def of_part(cls, frames: Frames, *, first_ordinal: int, commit_lsn: int = 0) -> ChangeOffsets:

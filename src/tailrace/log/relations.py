@@ -140,9 +140,13 @@ def rows_by_table(frames: Frames) -> list[tuple[int, NDArray[np.intp]]]:
     if truncates:
         oids = np.concatenate([oids, [oid for oid, _ in truncates]])
         rows = np.concatenate([rows, [place for _, place in truncates]])
-    order = np.lexsort((rows, oids))
-    distinct, first = np.unique(oids[order], return_index=True)
-    return list(zip(distinct.tolist(), np.split(rows[order], first[1:]), strict=False))
+        in_order = np.argsort(rows, kind="stable")
+        oids, rows = oids[in_order], rows[in_order]
+    # Stable, and quick on what comes in runs of one table.
+    by_table = np.argsort(oids, kind="stable")
+    oids, rows = oids[by_table], rows[by_table]
+    first = np.flatnonzero(np.diff(oids, prepend=-1))
+    return list(zip(oids[first].tolist(), np.split(rows, first[1:]), strict=False))
 
 
 def _named_types(frames: Frames) -> dict[int, NamedType]:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tailrace.errors import SegmentCorrupt
+from tailrace.postgres.integers import integers_at, overlapping
+from tailrace.postgres.messages import Messages
 from tailrace.postgres.pgoutput import POSTGRES_EPOCH_US, Tag
 
 WAL_HEADER_BYTES: Final = 25
@@ -44,7 +48,7 @@ class Transactions:
     commit_ts_us: NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Frames:
     """Frames in the order received."""
 
@@ -60,7 +64,7 @@ class Frames:
         """How many bytes of frames there are."""
         return int(self.offsets[-1] - self.offsets[0])
 
-    @property
+    @cached_property
     def tags(self) -> NDArray[np.uint8]:
         """The first byte of every frame."""
         return self.data[self.offsets[:-1]]
@@ -75,26 +79,24 @@ class Frames:
         return cls(np.empty(0, np.uint8), np.zeros(1, np.int64), np.empty(0, np.uint64))
 
     @classmethod
-    def from_wal_messages(cls, messages: Sequence[bytes | memoryview]) -> Self:
+    def from_wal_messages(cls, messages: Messages) -> Self:
         """Cut the 25-byte headers off XLogData messages; all of them must be XLogData."""
-        if not messages:
+        if not len(messages):
             return cls.empty()
-        raw = np.frombuffer(b"".join(messages), dtype=np.uint8)
-        sizes = np.fromiter(map(len, messages), dtype=np.int64, count=len(messages))
-        frame_sizes = sizes - WAL_HEADER_BYTES
-        if (frame_sizes <= 0).any():
+        data, bounds = messages.data, messages.bounds
+        cut = messages.lead + WAL_HEADER_BYTES
+        if (np.diff(bounds) <= cut).any():
             raise SegmentCorrupt("postgres sent a message without a frame")
-        starts = np.cumsum(sizes) - sizes
-        # Element i of this view is the integer that starts at byte i.
-        integers = np.ndarray(len(raw) - 7, dtype=">u8", buffer=raw, strides=(1,))
-        # Headers and frames alternate.
-        spans = np.full(2 * len(messages), WAL_HEADER_BYTES)
-        spans[1::2] = frame_sizes
-        is_frame = np.zeros(len(spans), dtype=bool)
-        is_frame[1::2] = True
-        offsets = np.zeros(len(messages) + 1, dtype=np.int64)
-        np.cumsum(frame_sizes, out=offsets[1:])
-        return cls(raw[np.repeat(is_frame, spans)], offsets, integers[starts + 1].astype(np.uint64))
+        buffers = [None, pa.py_buffer(np.ascontiguousarray(bounds).data), pa.py_buffer(data.data)]
+        whole = pa.Array.from_buffers(pa.large_binary(), len(messages), buffers)
+        # Without an end, pyarrow takes one that overflows.
+        _, offsets, kept = pc.binary_slice(whole, cut, int(bounds[-1])).buffers()
+        lsn = overlapping(data, ">u8")[bounds[:-1] + messages.lead + 1]
+        return cls(
+            np.frombuffer(memoryview(kept or b""), np.uint8),
+            np.frombuffer(memoryview(offsets or b""), np.int64),
+            lsn.astype(np.uint64),
+        )
 
     @classmethod
     def of(cls, frames: Sequence[bytes], lsn: Sequence[int] | None = None) -> Self:
@@ -168,10 +170,7 @@ class Frames:
 
         The frames must be that long: `frames_of` makes sure.
         """
-        size = np.dtype(dtype).itemsize
-        places = self.offsets[frames][:, None] + np.arange(at, at + size)
-        values: NDArray[np.int64] = self.data[places].view(dtype).reshape(-1).astype(np.int64)
-        return values
+        return integers_at(self.data, self.offsets[frames] + at, dtype)
 
     def transactions(self) -> Transactions:
         """Where transactions end, and what their Commit frames say."""
@@ -191,7 +190,7 @@ class Frames:
         is_asked = np.zeros(256, dtype=bool)
         is_asked[list(tags)] = True
         places = np.flatnonzero(is_asked[self.tags])
-        if (np.diff(self.offsets)[places] < size).any():
+        if (self.offsets[places + 1] - self.offsets[places] < size).any():
             names = " or ".join(tag.name.lower() for tag in tags)
             raise SegmentCorrupt(f"a frame ends too early: {names}")
         return places

@@ -23,6 +23,7 @@ from tailrace.model import Lsn
 from tailrace.postgres.pgoutput import POSTGRES_EPOCH_US
 from tailrace.postgres.session import conninfo, pin, source_error
 from tailrace.postgres.sqlstate import connect_error
+from tailrace.postgres.wire import LibpqWire, PlainWire, Wire
 
 SENDER_TIMEOUT_S: Final = 15
 """After a host is lost, this is how long its lock and its slot stay taken."""
@@ -31,9 +32,6 @@ ANSWER_TIMEOUT_S: Final = 10.0
 """How long the server may take to answer a command; none of ours is work for it."""
 
 _STATUS: Final = struct.Struct(">cQQQqB")
-
-
-_TRICKLE_BYTES: Final = 4096
 
 
 def lock_key(slot: str) -> int:
@@ -47,7 +45,7 @@ class ReplicationConnection:
 
     def __init__(self, dsn: str, *, sender_timeout_s: int = SENDER_TIMEOUT_S) -> None:
         target = conninfo(dsn, settings=_settings(sender_timeout_s), replication=True)
-        self._has_ended = False
+        self._wire: Wire | None = None
         try:
             # libpq's own PQconnectdb would hold up every thread of this process meanwhile.
             self._conn = psycopg.connect(target, autocommit=True)
@@ -81,44 +79,26 @@ class ReplicationConnection:
                 for name, value in options.items()
             ),
         )
-        result = self._execute(command)
-        if result.status != pq.ExecStatus.COPY_BOTH:
-            raise psycopg.errors.error_from_result(result)
+        is_plain = self._is_plain()
+        self._send(command)
+        if is_plain:
+            self._await(select.POLLIN, time.monotonic() + ANSWER_TIMEOUT_S)
+            self._wire = PlainWire.begin(self._pgconn.socket)
+        if self._wire is None:
+            result = self._result()
+            if result.status != pq.ExecStatus.COPY_BOTH:
+                raise psycopg.errors.error_from_result(result)
+            self._wire = LibpqWire(self._pgconn)
 
     def fileno(self) -> int:
         """For poll()."""
         return self._pgconn.socket
 
-    def read(self, bytes_max: int) -> tuple[list[memoryview], bool]:
-        """The messages that are here, about `bytes_max` at most, and whether that was all.
-
-        Raises psycopg.Error or SourceError when the stream has ended.
-        """
-        if self._has_ended:
-            raise self._end()
-        get = self._pgconn.get_copy_data
-        messages: list[memoryview] = []
-        size = 0
-        while True:
-            self._pgconn.consume_input()
-            size_before = size
-            while size < bytes_max:
-                count, message = get(1)
-                if count <= 0:
-                    break
-                messages.append(message)
-                size += count
-            else:
-                return messages, False
-            if count < 0:
-                # What came before the end is handed over; the next call tells of the end.
-                self._has_ended = True
-                return messages, False
-            # A trickle is as good as drained: to look again at once costs a system call a row. But
-            # what TLS has read ahead does not make the socket readable, so there look to the end.
-            trickle = 0 if self._pgconn.ssl_in_use else _TRICKLE_BYTES
-            if size - size_before <= trickle:
-                return messages, True
+    @property
+    def wire(self) -> Wire:
+        """Where the stream comes from, once it has been started."""
+        assert self._wire is not None, "not started"
+        return self._wire
 
     def send_status(
         self, received: Lsn, durable: Lsn, *, request_reply: bool, unix_time_us: int
@@ -128,18 +108,23 @@ class ReplicationConnection:
         message = _STATUS.pack(
             b"r", received.wal, flushed, flushed, unix_time_us - POSTGRES_EPOCH_US, request_reply
         )
-        self._pgconn.put_copy_data(message)
-        self._pgconn.flush()
+        self.wire.send(message)
 
     def close(self) -> None:
         """End the session; the lock is free the moment the server sees it."""
+        if self._wire is not None:
+            self._wire.close()
         self._conn.close()
 
-    def _end(self) -> psycopg.Error | SourceError:
-        result = self._pgconn.get_result()
-        if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
-            return psycopg.errors.error_from_result(result)
-        return SourceError("postgres ended the stream", retry=True)
+    def _is_plain(self) -> bool:
+        """Whether what the socket carries is not encrypted."""
+        if self._pgconn.ssl_in_use:
+            return False
+        # libpq tells of TLS only; of GSSAPI the server does.
+        query = sql.SQL(
+            "SELECT encrypted FROM pg_catalog.pg_stat_gssapi WHERE pid = pg_backend_pid()"
+        )
+        return self._query(query) == b"f"
 
     def _query(self, query: sql.Composable) -> bytes | None:
         try:
@@ -152,10 +137,17 @@ class ReplicationConnection:
 
     def _execute(self, command: sql.Composable) -> pq.abc.PGresult:
         """The result of one command. libpq's own PQexec would wait for a dead host for minutes."""
+        self._send(command)
+        return self._result()
+
+    def _send(self, command: sql.Composable) -> None:
         self._pgconn.send_query(command.as_bytes())
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         while self._pgconn.flush():
             self._await(select.POLLOUT, deadline)
+
+    def _result(self) -> pq.abc.PGresult:
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
         first: pq.abc.PGresult | None = None
         while True:
             while self._pgconn.is_busy():
