@@ -121,10 +121,11 @@ def _streamed(dsn: str) -> list[bytes]:
         connection.start("item", ["item"], Lsn(0))
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
-            for message in connection.read(1 << 20)[0]:
-                frame = bytes(message)[25:]
-                if bytes(message)[:1] == b"w" and frame[:1] == b"I":
-                    return _cells(frame)
+            connection.wire.receive(1 << 20)
+            messages = connection.wire.take()
+            for message in map(messages.message, range(len(messages))):
+                if message[:1] == b"w" and message[25:26] == b"I":
+                    return _cells(message[25:])
     finally:
         connection.close()
     raise AssertionError("the row did not come")
