@@ -33,12 +33,17 @@ class Server(EmbeddedPostgres):
         return psycopg.connect(make_conninfo(self.dsn, dbname=dbname), autocommit=True)
 
     @contextmanager
-    def database(self) -> Iterator[Database]:
+    def database(self, encoding: str = "UTF8") -> Iterator[Database]:
         """A fresh database; what the test made there, or on the server, is gone afterwards."""
         self.start()
         name = f"test_{next(_numbers)}"
+        create = sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name))
+        if encoding != "UTF8":
+            # Only the template that nobody has written to, and only locale C, take any encoding.
+            kind = sql.SQL(" ENCODING {} LOCALE 'C' TEMPLATE template0")
+            create += kind.format(sql.Literal(encoding))
         with self.connect() as connection:
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            connection.execute(create)
         try:
             yield Database(name, self)
         finally:

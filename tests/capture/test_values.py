@@ -16,10 +16,11 @@ from tailrace.decode import TableChanges
 from tailrace.log import Reader
 from tailrace.log.plan import pieces
 from tailrace.model import ORIGIN, Offset, Relation
+from tailrace.postgres.session import connect
 from tailrace.spark.planning import decode_pieces
 from tailrace.storage import FileStore
 from tests.capture.running import Running, settings, wait_caught_up
-from tests.server import Database
+from tests.server import Database, Server
 
 LARGE_BYTES = 24 << 20
 """Beyond every limit of capture's buffers and of a segment; what is larger only takes longer."""
@@ -83,3 +84,15 @@ def test_f060_rows_of_what_is_gone_by_now_are_typed_as_they_were(
         assert first.rows.select(list(typed)).to_pylist() == [typed], table
     assert decoded(store, "public.kept")[1].rows["until"].to_pylist() == ["now text"]
     assert decoded(store, "public.other")[0].rows["cost"].to_pylist() == [Decimal("3.50")]
+
+
+def test_f066_bytes_of_no_encoding_are_captured(postgres: Server, store: FileStore) -> None:
+    with postgres.database("SQL_ASCII") as database, connect(database.dsn) as connection:
+        connection.execute("CREATE TABLE public.item (id int PRIMARY KEY, name text)")
+        with Running(settings(database.dsn), store) as capture:
+            capture.wait_for_stream()
+            connection.execute(r"INSERT INTO public.item VALUES (1, E'caf\351'), (2, E'\303\251')")
+            wait_caught_up(capture, connection)
+    (changes,) = decoded(store, "public.item")
+    assert changes.rows["name"].to_pylist() == [None, "é"]
+    assert changes.rows["_text"].to_pylist() == [[("name", "\\x636166e9")], None]

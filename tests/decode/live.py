@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Final
+from typing import Final, LiteralString
 
 import psycopg
 import pyarrow as pa
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from tailrace.decode import TableChanges, decode
 from tailrace.log.relations import relation_frames
@@ -43,10 +44,11 @@ class Live:
 
     @classmethod
     @contextmanager
-    def on(cls, database: Database) -> Iterator[Live]:
+    def on(cls, database: Database, *, types_made: LiteralString = TYPES_MADE) -> Iterator[Live]:
         """With the types of `kinds`, a slot, and a publication of all tables."""
-        with database.connect() as app, connect(database.dsn) as ours:
-            app.execute(TYPES_MADE)
+        dsn = make_conninfo(database.dsn, client_encoding="UTF8")
+        with psycopg.connect(dsn, autocommit=True) as app, connect(database.dsn) as ours:
+            app.execute(types_made)
             app.execute("CREATE PUBLICATION live FOR ALL TABLES")
             ours.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [_SLOT])
             yield cls(app, ours)

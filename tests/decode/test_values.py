@@ -10,14 +10,12 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from tailrace.decode import arrow_schema
 from tests.decode.kinds import KINDS
 from tests.decode.live import Live
 from tests.decode.slot import Slot
-from tests.server import Database
+from tests.server import Database, Server
 
 
 @pytest.fixture
@@ -60,29 +58,31 @@ def test_f065_old_values_that_no_type_holds_are_kept_beside_the_new_ones(
     assert deleted["_text"] == [("until", "0044-03-15 BC"), ("_before.until", "0044-03-15 BC")]
 
 
-def test_f066_bytes_of_no_encoding_are_kept_as_hex(database: Database) -> None:
-    name = sql.Identifier(f"{database.name}_ascii")
-    with database.connect() as admin:
-        admin.execute(
-            sql.SQL("CREATE DATABASE {} ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0").format(
-                name
-            )
+def test_f066_bytes_of_no_encoding_are_kept_as_hex(postgres: Server) -> None:
+    with postgres.database("SQL_ASCII") as database, Live.on(database, types_made="") as live:
+        live.create("item", {"name": "text", "at": "date", "words": "text[]"})
+        live.app.execute(
+            r"""INSERT INTO item (name, words) VALUES ('plain', E'{caf\351}'),
+            (E'caf\351\n', NULL), (E'\303\251', '{}'), (E'\\351', NULL)"""
         )
-        try:
-            dsn = make_conninfo(database.dsn, dbname=f"{database.name}_ascii")
-            with psycopg.connect(dsn, autocommit=True) as connection:
-                connection.execute("CREATE TABLE item (id int PRIMARY KEY, name text)")
-                slot = Slot.create(connection)
-                connection.execute(r"INSERT INTO item VALUES (1, 'plain'), (2, E'caf\351')")
-                connection.execute(
-                    "INSERT INTO item VALUES (3, convert_from('\\xc3a9', 'SQL_ASCII'))"
-                )
-                rows = slot.rows("public.item")
-                connection.execute("SELECT pg_drop_replication_slot('decode_test')")
-        finally:
-            admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+        (changes,) = live.streamed()
+        for column, texts in zip(("name", "at", "words"), live.texts("item"), strict=True):
+            assert live.rendered(changes.rows, column) == texts
+    rows = changes.rows.select(["name", "_text"]).to_pylist()
     assert [(row["name"], row["_text"]) for row in rows] == [
-        ("plain", None),
-        (None, [("name", "\\x636166e9")]),
+        ("plain", [("words", "\\x7b636166e97d")]),
+        (None, [("name", "\\x636166e90a")]),
         ("é", None),
+        ("\\351", None),
     ]
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "WIN1252", "EUC_JP"])
+def test_f066_other_encodings_are_read_as_utf8(postgres: Server, encoding: str) -> None:
+    with postgres.database(encoding) as database, Live.on(database, types_made="") as live:
+        live.create("größe", {"é": "text"})
+        live.insert("größe", {"é": ("text", KINDS["text"], "größe §")})
+        (changes,) = live.streamed()
+        assert changes.relation.qualified == "public.größe"
+        assert live.rendered(changes.rows, "é") == live.texts("größe")[0]
+        assert changes.rows["é"].to_pylist() == ["größe §"]

@@ -16,6 +16,7 @@ from tailrace.model import META_COLUMNS
 from tailrace.postgres.add_table import holds_rows
 from tailrace.postgres.catalog import Kind, Persistence, TableInfo, read_leaves
 from tailrace.postgres.check_identity import identity_findings, leaf_findings
+from tailrace.postgres.check_names import name_findings
 from tailrace.postgres.finding import Finding, Severity, blocker, info, warning
 from tailrace.postgres.quote import identifier, qualified, shown
 from tailrace.postgres.session import Connection
@@ -52,6 +53,7 @@ def shape_findings(conn: Connection, table: TableInfo) -> list[Finding]:
         return [_not_a_table(table)]
     version_num = conn.info.server_version
     findings = [*_storage(table), *identity_findings(table, version_num), *_columns(table)]
+    findings += name_findings(conn, table)
     if table.kind is Kind.PARTITIONED:
         for leaf in read_leaves(conn, table):
             findings += leaf_findings(table, leaf, version_num)
