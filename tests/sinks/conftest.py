@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 from pyspark.sql import SparkSession
 
+from tailrace.sinks.delta import Mode
 from tailrace.sinks.delta.spark import SESSION_SETTINGS, delta_is_available
 from tailrace.spark.session import spark_session
 from tests.sinks.harness import DeltaHarness, Harness, MemoryHarness
@@ -44,10 +45,36 @@ def delta_session() -> SparkSession:
     return session
 
 
-@pytest.fixture(params=["memory", "deltalake", pytest.param("delta-spark", marks=SPARK)])
+@pytest.fixture(
+    params=[
+        "memory",
+        "deltalake",
+        "deltalake history",
+        "deltalake soft",
+        pytest.param("delta-spark", marks=SPARK),
+    ]
+)
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
-    """Every sink that keeps rows."""
+    """Every sink that keeps rows, in every form; its rows are those that are there now."""
     yield from _harness(request, tmp_path)
+
+
+@pytest.fixture(params=["memory", "deltalake", pytest.param("delta-spark", marks=SPARK)])
+def replacing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
+    """Sinks that keep no older rows, so that a load may bring any shape."""
+    yield from _harness(request, tmp_path)
+
+
+@pytest.fixture(params=["deltalake", pytest.param("delta-spark", marks=SPARK)])
+def history(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
+    """A lake of versions, written by each engine."""
+    yield from _harness(request, tmp_path, Mode.HISTORY)
+
+
+@pytest.fixture(params=["deltalake", pytest.param("delta-spark", marks=SPARK)])
+def graveyard(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
+    """A lake that keeps what was deleted, written by each engine."""
+    yield from _harness(request, tmp_path, soft_delete=True)
 
 
 @pytest.fixture(params=["deltalake", pytest.param("delta-spark", marks=SPARK)])
@@ -56,12 +83,23 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
     yield from _harness(request, tmp_path)
 
 
-def _harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
-    name = str(request.param)
-    if name == "memory":
+def _harness(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    mode: Mode = Mode.UPSERT,
+    *,
+    soft_delete: bool = False,
+) -> Iterator[Harness]:
+    engine, _, form = str(request.param).partition(" ")
+    if engine == "memory":
         yield MemoryHarness()
         return
-    session = request.getfixturevalue("delta_session") if name == "delta-spark" else None
-    lake = DeltaHarness(str(tmp_path / "lake"), session)
+    session = request.getfixturevalue("delta_session") if engine == "delta-spark" else None
+    lake = DeltaHarness(
+        str(tmp_path / "lake"),
+        session,
+        Mode.HISTORY if form == "history" else mode,
+        soft_delete=soft_delete or form == "soft",
+    )
     yield lake
     lake.close()

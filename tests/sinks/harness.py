@@ -7,6 +7,7 @@ from threading import Barrier
 from typing import Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
@@ -27,7 +28,7 @@ class Harness(Protocol):
     def sink(self) -> Sink: ...
 
     def rows(self, relation: Relation) -> list[tuple[object, ...]]:
-        """The target's rows, with the relation's columns and `_text`, sorted."""
+        """The target's present rows, with the relation's columns and `_text`, sorted."""
         ...
 
     def drop(self, relation: Relation) -> None:
@@ -67,10 +68,18 @@ class MemoryHarness:
 class DeltaHarness:
     """A lake on local files."""
 
-    def __init__(self, path: str, session: SparkSession | None, mode: Mode = Mode.UPSERT) -> None:
+    def __init__(
+        self,
+        path: str,
+        session: SparkSession | None,
+        mode: Mode = Mode.UPSERT,
+        *,
+        soft_delete: bool = False,
+    ) -> None:
         self.path = path
         self._session = session
         self._mode = mode
+        self._soft_delete = soft_delete
         self._sinks: list[DeltaSink] = []
         self._sink = self.open()
 
@@ -82,14 +91,24 @@ class DeltaHarness:
         return EmbeddedEngine() if self._session is None else SparkEngine(self._session)
 
     def open(self, engine: Engine | None = None) -> DeltaSink:
-        self._sinks.append(DeltaSink(self.path, engine=engine or self.engine(), mode=self._mode))
+        self._sinks.append(
+            DeltaSink(
+                self.path,
+                engine=engine or self.engine(),
+                mode=self._mode,
+                soft_delete=self._soft_delete,
+            )
+        )
         return self._sinks[-1]
 
     def table(self, relation: Relation) -> DeltaTable:
         return DeltaTable(table_uri(self.path, relation))
 
     def rows(self, relation: Relation) -> list[tuple[object, ...]]:
-        return sorted_rows(self.table(relation).to_pyarrow_table(), relation)
+        rows = self.table(relation).to_pyarrow_table()
+        for end in {"_valid_to", "_deleted_at"}.intersection(rows.column_names):
+            rows = rows.filter(pc.field(end).is_null())
+        return sorted_rows(rows, relation)
 
     def drop(self, relation: Relation) -> None:
         shutil.rmtree(table_uri(self.path, relation))

@@ -21,6 +21,14 @@ NAN = "NaN"
 
 Row = dict[str, object]
 
+COLUMNS: Mapping[str, int] = {
+    "id": PgType.INT8,
+    "part": PgType.TEXT,
+    "doc": PgType.TEXT,
+    "amount": PgType.NUMERIC,
+    "n": PgType.INT4,
+}
+
 
 def relation(
     name: str = "orders",
@@ -31,13 +39,7 @@ def relation(
     schema: str = "public",
 ) -> Relation:
     """A table; by default `id int8, part text, doc text, amount numeric(12,2), n int4`."""
-    types = columns or {
-        "id": PgType.INT8,
-        "part": PgType.TEXT,
-        "doc": PgType.TEXT,
-        "amount": PgType.NUMERIC,
-        "n": PgType.INT4,
-    }
+    types = columns or COLUMNS
     made = tuple(
         Column(
             column,
@@ -93,6 +95,31 @@ class Source:
         self.relation = replace(self.relation, columns=(*self.relation.columns, column))
         for row in self.rows.values():
             row[name] = None
+
+    def drop_column(self, name: str) -> None:
+        """ALTER TABLE DROP COLUMN."""
+        left = tuple(column for column in self.relation.columns if column.name != name)
+        self.relation = replace(self.relation, columns=left)
+        for row in self.rows.values():
+            del row[name]
+
+    def rename_column(self, name: str, to: str) -> None:
+        """ALTER TABLE RENAME COLUMN."""
+        columns = tuple(
+            replace(column, name=to) if column.name == name else column
+            for column in self.relation.columns
+        )
+        self.relation = replace(self.relation, columns=columns)
+        for key, row in self.rows.items():
+            self.rows[key] = {to if old == name else old: value for old, value in row.items()}
+
+    def retype_column(self, name: str, type_oid: int, typmod: int = -1) -> None:
+        """ALTER TABLE ALTER COLUMN TYPE, to one that has the same values."""
+        columns = tuple(
+            replace(column, type_oid=type_oid, typmod=typmod) if column.name == name else column
+            for column in self.relation.columns
+        )
+        self.relation = replace(self.relation, columns=columns)
 
     def take(self) -> TableChanges:
         """The changes since the last call."""

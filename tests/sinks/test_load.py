@@ -92,8 +92,8 @@ def test_load_that_fails_on_the_way_leaves_the_target_as_it_was(harness: Harness
     assert harness.sink.committed("lake", [source.relation]) == {"public.orders": 1}
 
 
-def test_load_replaces_the_shape_as_well(harness: Harness) -> None:
-    loaded(harness)
+def test_load_replaces_the_shape_as_well(replacing: Harness) -> None:
+    loaded(replacing)
     shape = relation(
         key=("part",),
         columns={"part": PgType.TEXT, "n": PgType.TEXT, "new": PgType.DATE, "id": PgType.INT4},
@@ -102,11 +102,11 @@ def test_load_replaces_the_shape_as_well(harness: Harness) -> None:
     source.insert(part="x", n="one", id=1)
     source.insert(part="y", n="two", id=2)
     source.take()
-    harness.sink.load(load_of(2, source), source.base())
-    assert harness.rows(source.relation) == source.expected()
+    replacing.sink.load(load_of(2, source), source.base())
+    assert replacing.rows(source.relation) == source.expected()
     source.update("x", part="z")
-    harness.sink.write(batch_of(3, source.take(), known=["public.orders"]))
-    assert harness.rows(source.relation) == source.expected()
+    replacing.sink.write(batch_of(3, source.take(), known=["public.orders"]))
+    assert replacing.rows(source.relation) == source.expected()
 
 
 def test_target_that_vanished_is_made_anew_by_a_load(harness: Harness) -> None:

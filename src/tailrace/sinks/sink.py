@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 
@@ -31,6 +31,10 @@ class Batch:
     upto: Offset
     tables: Sequence[TableChanges]
     known_tables: frozenset[str] = frozenset()
+
+
+LOAD_ORDINAL: Final = -1
+"""The place, at a load's position, of the end of what was there before. Its rows count from 0."""
 
 
 @dataclass(frozen=True, slots=True)

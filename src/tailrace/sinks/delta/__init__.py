@@ -1,9 +1,9 @@
 """Delta tables, written by the embedded library or by Delta on Spark."""
 
+from tailrace.sinks.columns import Mode
 from tailrace.sinks.delta.embedded import EmbeddedEngine
 from tailrace.sinks.delta.engine import Engine
 from tailrace.sinks.delta.place import table_uri
-from tailrace.sinks.delta.shape import Mode
 from tailrace.sinks.delta.sink import DeltaSink
 
 __all__ = ["DeltaSink", "EmbeddedEngine", "Engine", "Mode", "table_uri"]

@@ -8,7 +8,7 @@ predicate is still right.
 from __future__ import annotations
 
 import re
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -42,6 +42,12 @@ def first_column_bounds(keys: pa.Table, *, alias: str = "") -> str | None:
 def quote(name: str) -> str:
     """An identifier, as both engines read it."""
     return f"`{name.replace('`', '``')}`"
+
+
+def timestamp(time: datetime) -> str:
+    """A time with its zone, as both engines read it."""
+    text = time.astimezone(UTC).isoformat(sep=" ", timespec="microseconds")
+    return f"CAST('{text}' AS TIMESTAMP)"
 
 
 def _extremes(column: Column) -> tuple[Value, Value]:

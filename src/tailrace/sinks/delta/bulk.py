@@ -5,14 +5,18 @@ writes the batches: it takes a stream of rows, and so needs memory for a piece o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 from deltalake import write_deltalake
 from deltalake.exceptions import DeltaError
 
+from tailrace.sinks.conform import conform
 from tailrace.sinks.delta.commit import Commit
-from tailrace.sinks.delta.embedded import commit_properties
+from tailrace.sinks.delta.embedded import commit_properties, execute
+from tailrace.sinks.delta.merge import Rest
 from tailrace.sinks.delta.target import Target
 
 ERRORS: Final = (DeltaError, OSError)
@@ -22,14 +26,13 @@ ERRORS: Final = (DeltaError, OSError)
 class Pieces:
     """Rows as a stream of Arrow batches of one schema.
 
-    The library reports only the text of an error that comes out of the stream; `failure` has the
-    error itself.
+    The library reports only the text of an error that comes out of the stream.
     """
 
     def __init__(self, schema: pa.Schema, rows: Iterable[pa.Table]) -> None:
         self._schema = schema
         self._rows = rows
-        self.failure: BaseException | None = None
+        self._failure: BaseException | None = None
 
     def reader(self) -> pa.RecordBatchReader:
         """To be read once."""
@@ -38,36 +41,66 @@ class Pieces:
     def _batches(self) -> Iterator[pa.RecordBatch]:
         try:
             for part in self._rows:
-                yield from part.select(self._schema.names).cast(self._schema).to_batches()
+                yield from conform(part, self._schema).to_batches()
         except BaseException as error:
-            self.failure = error
+            self._failure = error
             raise
+
+    @contextmanager
+    def own_failure(self) -> Iterator[None]:
+        """Let the error of the stream itself come out of the block, not the library's report."""
+        try:
+            yield
+        except ERRORS:
+            if self._failure is not None:
+                raise self._failure from None
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class LoadClauses:
+    """A MERGE of pieces `s` into a table `t`: what matches stays as it is, the other rows of `s`
+    are inserted, and the rest of `t` is updated.
+    """
+
+    condition: str
+    inserts: dict[str, str]
+    rest: Rest
 
 
 def replace_all(target: Target, pieces: Pieces, commit: Commit) -> None:
     """Replace the rows, and the table's columns by those of the pieces."""
-    _write(target, pieces, commit, anew=True)
+    with pieces.own_failure():
+        write_deltalake(
+            target.table,
+            pieces.reader(),
+            mode="overwrite",
+            schema_mode="overwrite",
+            commit_properties=commit_properties(commit),
+        )
 
 
 def add_all(target: Target, pieces: Pieces, commit: Commit) -> None:
     """Add the rows, which have the target's columns in their order."""
-    _write(target, pieces, commit, anew=False)
+    with pieces.own_failure():
+        write_deltalake(
+            target.table,
+            pieces.reader(),
+            mode="append",
+            commit_properties=commit_properties(commit),
+        )
 
 
-def _write(target: Target, pieces: Pieces, commit: Commit, *, anew: bool) -> None:
-    rows, record = pieces.reader(), commit_properties(commit)
-    try:
-        if anew:
-            write_deltalake(
-                target.table,
-                rows,
-                mode="overwrite",
-                schema_mode="overwrite",
-                commit_properties=record,
-            )
-        else:
-            write_deltalake(target.table, rows, mode="append", commit_properties=record)
-    except ERRORS:
-        if pieces.failure is not None:
-            raise pieces.failure from None
-        raise
+def merge_all(target: Target, clauses: LoadClauses, pieces: Pieces, commit: Commit) -> None:
+    """Merge the pieces. Unlike the others it holds one side of the join in memory."""
+    merger = target.table.merge(
+        pieces.reader(),
+        clauses.condition,
+        source_alias="s",
+        target_alias="t",
+        commit_properties=commit_properties(commit),
+    )
+    merger.when_not_matched_insert(clauses.inserts)
+    merger.when_not_matched_by_source_update(clauses.rest.updates, clauses.rest.where)
+    with pieces.own_failure():
+        execute(merger, target, commit)

@@ -9,6 +9,7 @@ from typing import Literal
 import pyarrow as pa
 from deltalake import CommitProperties, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError
+from deltalake.table import TableMerger
 
 from tailrace.sinks.delta.commit import Commit
 from tailrace.sinks.delta.merge import GONE, Merge
@@ -33,7 +34,6 @@ class EmbeddedEngine:
 
     def merge(self, target: Target, merge: Merge, commit: Commit) -> None:
         """Update, delete and insert."""
-        before = target.table.version()
         merger = target.table.merge(
             merge.source,
             merge.condition,
@@ -41,14 +41,25 @@ class EmbeddedEngine:
             target_alias="t",
             commit_properties=commit_properties(commit),
         )
-        merger.when_matched_delete(f"s.{GONE}")
-        merger.when_matched_update(merge.updates, f"NOT s.{GONE}")
+        if merge.closes is None:
+            merger.when_matched_delete(f"s.{GONE}")
+        else:
+            merger.when_matched_update(merge.closes, f"s.{GONE}")
+        if merge.updates is not None:
+            merger.when_matched_update(merge.updates, f"NOT s.{GONE}")
         merger.when_not_matched_insert(merge.inserts, f"NOT s.{GONE}")
-        merger.execute()
-        if target.table.version() == before:
-            # Nothing matched, so the library has made no commit; the sequence must be recorded
-            # all the same.
-            _write(target, target.schema.empty_table(), commit, "append")
+        if merge.rest is not None:
+            merger.when_not_matched_by_source_update(merge.rest.updates, merge.rest.where)
+        execute(merger, target, commit)
+
+
+def execute(merger: TableMerger, target: Target, commit: Commit) -> None:
+    """Run a MERGE, and record it also if it has found nothing to do."""
+    before = target.table.version()
+    merger.execute()
+    if target.table.version() == before:
+        # The library has made no commit.
+        _write(target, target.schema.empty_table(), commit, "append")
 
 
 def _write(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -20,17 +20,21 @@ from tailrace.decode import TableChanges
 from tailrace.errors import SinkError, TailraceError
 from tailrace.failpoint import failpoint
 from tailrace.model import Relation
-from tailrace.sinks.delta.append import truncate_row
-from tailrace.sinks.delta.bulk import ERRORS, Pieces, add_all, replace_all
+from tailrace.sinks.columns import Mode
+from tailrace.sinks.conform import widen
+from tailrace.sinks.delta.append import AppendForm
+from tailrace.sinks.delta.bulk import ERRORS
 from tailrace.sinks.delta.commit import Commit, app_id
 from tailrace.sinks.delta.engine import Engine
-from tailrace.sinks.delta.merge import merge_of
+from tailrace.sinks.delta.form import Form
+from tailrace.sinks.delta.history import HistoryForm
 from tailrace.sinks.delta.place import table_uri
-from tailrace.sinks.delta.shape import Mode, lacks_columns, lake_schema, require_same_mode
+from tailrace.sinks.delta.soft import SoftDeleteForm
 from tailrace.sinks.delta.sync import sync_to_last_record
 from tailrace.sinks.delta.target import Target
-from tailrace.sinks.fold import fold
-from tailrace.sinks.settle import settle
+from tailrace.sinks.delta.upsert import UpsertForm
+from tailrace.sinks.evolution import evolved, reordered
+from tailrace.sinks.shape import require_same_mode
 from tailrace.sinks.sink import Batch, Load
 
 _TABLES_AT_ONCE: Final = 4
@@ -41,10 +45,11 @@ logger = logging.getLogger(__name__)
 class DeltaSink:
     """A lake below one path: a directory, or the URL of a bucket's folder."""
 
-    def __init__(self, path: str, *, engine: Engine, mode: Mode = Mode.UPSERT) -> None:
+    def __init__(
+        self, path: str, *, engine: Engine, mode: Mode = Mode.UPSERT, soft_delete: bool = False
+    ) -> None:
         self._path = path
-        self._engine = engine
-        self._mode = mode
+        self._form = _form(engine, mode, soft_delete=soft_delete)
         self._errors: tuple[type[Exception], ...] = (*engine.errors, *ERRORS)
         self._pool = ThreadPoolExecutor(_TABLES_AT_ONCE, thread_name_prefix="tailrace-delta")
 
@@ -52,10 +57,10 @@ class DeltaSink:
         """Make an empty lake table, or see that the one that is there can take the relation's
         rows.
         """
-        schema = lake_schema(relation, self._mode)
+        schema = self._form.schema(relation)
         uri = table_uri(self._path, relation)
         target = Target.open(uri) or Target.create(uri, schema)
-        lacks_columns(target.fields, schema, relation)
+        evolved(target.shape, schema, relation)
 
     def write(self, batch: Batch) -> None:
         """Write the tables side by side; those that can be written are, also if another one
@@ -70,23 +75,18 @@ class DeltaSink:
             raise errors[0]
 
     def load(self, load: Load, rows: Iterable[pa.Table]) -> None:
-        """Replace the rows and the columns; in append mode add the rows behind a TRUNCATE."""
+        """Let the table hold these rows; older ones stay only where the mode keeps them."""
         relation = load.relation
-        schema = lake_schema(relation, self._mode)
+        schema = self._form.schema(relation)
         uri = table_uri(self._path, relation)
         target = Target.open(uri) or Target.create(uri, schema)
         commit = Commit.of_load(load)
         if not target.has(commit):
-            require_same_mode(target.fields, schema, relation)
-            if self._mode is Mode.APPEND:
-                target = self._fitting(target, schema, relation)
-                rows = rows if target.is_empty else chain([truncate_row(load)], rows)
-                columns = target.schema
-                self._commit(commit, target, lambda: add_all(target, Pieces(columns, rows), commit))
+            if self._form.replaces_shape:
+                require_same_mode(target.shape, schema, relation)
             else:
-                self._commit(
-                    commit, target, lambda: replace_all(target, Pieces(schema, rows), commit)
-                )
+                target = target.evolve(reordered(target.shape, schema, relation))
+            self._commit(commit, target, lambda: self._form.load(load, rows, target, commit))
         sync_to_last_record(target.uri, commit.app_id)
 
     def committed(self, stream: str, relations: Iterable[Relation]) -> dict[str, int]:
@@ -112,8 +112,11 @@ class DeltaSink:
                 "batch already applied table=%s sequence=%d", relation.qualified, batch.sequence
             )
         else:
-            target = self._fitting(target, lake_schema(relation, self._mode), relation)
-            self._commit(commit, target, lambda: self._apply(changes, target, commit))
+            schema = self._form.schema(relation)
+            target = target.evolve(evolved(target.shape, schema, relation))
+            failpoint("delta.after_evolve")
+            fitting = replace(changes, rows=widen(changes.rows, target.schema))
+            self._commit(commit, target, lambda: self._form.write(fitting, target, commit))
         # Also what an earlier process has applied: it may have died before it got here.
         sync_to_last_record(target.uri, commit.app_id)
 
@@ -141,22 +144,14 @@ class DeltaSink:
                 f"the lake table at {uri} {state}, but rows were delivered to it",
                 hint="put the table back, or deliver it anew from a base",
             )
-        return target or Target.create(uri, lake_schema(relation, self._mode))
+        return target or Target.create(uri, self._form.schema(relation))
 
-    def _fitting(self, target: Target, schema: pa.Schema, relation: Relation) -> Target:
-        return target.widen(schema) if lacks_columns(target.fields, schema, relation) else target
 
-    def _apply(self, changes: TableChanges, target: Target, commit: Commit) -> None:
-        columns = list(target.fields)
-        if self._mode is Mode.APPEND:
-            self._engine.append(target, changes.rows.select(columns), commit)
-            return
-        relation = changes.relation
-        folded = settle(fold(changes), relation, target.read, in_place=True)
-        if folded.truncated:
-            self._engine.overwrite(target, folded.upserts.select(columns), commit)
-        elif target.is_empty:
-            # No key can be there yet, so nothing has to be looked for, and nothing deleted.
-            self._engine.append(target, folded.upserts.select(columns), commit)
-        else:
-            self._engine.merge(target, merge_of(folded, columns, relation.key), commit)
+def _form(engine: Engine, mode: Mode, *, soft_delete: bool) -> Form:
+    match mode:
+        case Mode.APPEND:
+            return AppendForm(engine)
+        case Mode.HISTORY:
+            return HistoryForm(engine)
+        case Mode.UPSERT:
+            return SoftDeleteForm(engine) if soft_delete else UpsertForm(engine)

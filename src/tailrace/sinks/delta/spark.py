@@ -9,6 +9,7 @@ several drivers may write.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Final
 
 import pyarrow as pa
@@ -101,11 +102,20 @@ def _frame(session: SparkSession, rows: pa.Table) -> DataFrame:
 
 
 def _statement(uri: str, merge: Merge) -> str:
-    updates = ", ".join(f"t.{name} = {value}" for name, value in merge.updates.items())
     names, values = ", ".join(merge.inserts), ", ".join(merge.inserts.values())
-    return (
-        f"MERGE INTO delta.{quote(uri)} t USING {_SOURCE} s ON {merge.condition}"
-        f" WHEN MATCHED AND s.{GONE} THEN DELETE"
-        f" WHEN MATCHED THEN UPDATE SET {updates}"
-        f" WHEN NOT MATCHED AND NOT s.{GONE} THEN INSERT ({names}) VALUES ({values})"
-    )
+    clauses = [f"MERGE INTO delta.{quote(uri)} t USING {_SOURCE} s ON {merge.condition}"]
+    gone = "DELETE" if merge.closes is None else f"UPDATE SET {_updates(merge.closes)}"
+    clauses.append(f"WHEN MATCHED AND s.{GONE} THEN {gone}")
+    if merge.updates is not None:
+        clauses.append(f"WHEN MATCHED THEN UPDATE SET {_updates(merge.updates)}")
+    clauses.append(f"WHEN NOT MATCHED AND NOT s.{GONE} THEN INSERT ({names}) VALUES ({values})")
+    if merge.rest is not None:
+        updates = _updates(merge.rest.updates)
+        clauses.append(
+            f"WHEN NOT MATCHED BY SOURCE AND {merge.rest.where} THEN UPDATE SET {updates}"
+        )
+    return " ".join(clauses)
+
+
+def _updates(updates: Mapping[str, str]) -> str:
+    return ", ".join(f"t.{name} = {value}" for name, value in updates.items())
