@@ -153,6 +153,31 @@ MISTAKES = {
         "unknown key streams.a.sink.path",
         "known here: type",
     ),
+    "soft delete of a history": (
+        "streams: {a: {sink: {mode: history, soft_delete: true}}}",
+        "streams.a.sink cannot have soft_delete",
+        "only mode: upsert deletes rows",
+    ),
+    "soft delete that is no flag": (
+        "streams: {a: {sink: {soft_delete: maybe}}}",
+        'streams.a.sink.soft_delete "maybe" must be true or false',
+        "",
+    ),
+    "partitions without a table": (
+        "streams: {a: {sink: {partition_by: [region]}}}",
+        "streams.a.sink.partition_by must be a mapping",
+        "partition_by: {public.orders: [region]}",
+    ),
+    "clusters of no column": (
+        "streams: {a: {sink: {cluster_by: {public.orders: []}}}}",
+        "streams.a.sink.cluster_by.public.orders must name a column",
+        "",
+    ),
+    "vacuum of young files": (
+        "streams: {a: {sink: {vacuum_after: 1h}}}",
+        'streams.a.sink.vacuum_after "1h" is too short',
+        "write 1d or more",
+    ),
     "sink of a later version": (
         "streams: {a: {sink: {type: kinesis}}}",
         'streams.a.sink.type "kinesis" must be one of delta, console, memory',

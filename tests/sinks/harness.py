@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
+from datetime import timedelta
 from threading import Barrier
-from typing import Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,12 +15,15 @@ from pyspark.sql import SparkSession
 
 from tailrace.model import Relation
 from tailrace.sinks import Sink
-from tailrace.sinks.delta import DeltaSink, EmbeddedEngine, Engine, Mode, table_uri
+from tailrace.sinks.delta import DeltaOptions, DeltaSink, EmbeddedEngine, Engine, table_uri
 from tailrace.sinks.delta.commit import Commit
 from tailrace.sinks.delta.merge import Merge
 from tailrace.sinks.delta.spark import SparkEngine
 from tailrace.sinks.delta.target import Target
 from tailrace.sinks.memory import MemorySink
+
+QUIET: Final = DeltaOptions(compact_after=0)
+"""Nothing happens to the tables but what the test does."""
 
 
 class Harness(Protocol):
@@ -72,14 +77,11 @@ class DeltaHarness:
         self,
         path: str,
         session: SparkSession | None,
-        mode: Mode = Mode.UPSERT,
-        *,
-        soft_delete: bool = False,
+        options: DeltaOptions = QUIET,
     ) -> None:
         self.path = path
+        self.options = options
         self._session = session
-        self._mode = mode
-        self._soft_delete = soft_delete
         self._sinks: list[DeltaSink] = []
         self._sink = self.open()
 
@@ -95,8 +97,7 @@ class DeltaHarness:
             DeltaSink(
                 self.path,
                 engine=engine or self.engine(),
-                mode=self._mode,
-                soft_delete=self._soft_delete,
+                options=self.options,
             )
         )
         return self._sinks[-1]
@@ -143,3 +144,9 @@ class _Waiting:
     def merge(self, target: Target, merge: Merge, commit: Commit) -> None:
         self._barrier.wait()
         self._engine.merge(target, merge, commit)
+
+    def compact(self, target: Target, cluster_by: Sequence[str]) -> None:
+        self._engine.compact(target, cluster_by)
+
+    def vacuum(self, target: Target, retention: timedelta) -> None:
+        self._engine.vacuum(target, retention)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tailrace.errors import SchemaError
 from tailrace.model import PgType, ReplicaIdentity
-from tailrace.sinks.delta import Mode
 from tests.sinks.chronicle import Chronicle
+from tests.sinks.conftest import HISTORY, SOFT_DELETE
 from tests.sinks.harness import DeltaHarness
 from tests.sinks.source import NAN, Source, batch_of, load_of, relation
 from tests.sinks.test_fold import ACTIONS, act
@@ -114,7 +114,7 @@ def test_f102_batch_that_comes_again_makes_no_version(history: DeltaHarness) -> 
 
 
 def test_rows_at_a_time_are_those_of_the_source_then(tmp_path: Path) -> None:
-    lake = DeltaHarness(str(tmp_path), None, Mode.HISTORY)
+    lake = DeltaHarness(str(tmp_path), None, HISTORY)
     source = Source()
     states = []
     for step in range(6):
@@ -169,7 +169,7 @@ def test_load_after_a_rename_keeps_the_older_versions(history: DeltaHarness) -> 
 
 
 def test_type_that_older_versions_cannot_have_is_refused_by_a_load(tmp_path: Path) -> None:
-    lake = DeltaHarness(str(tmp_path), None, Mode.HISTORY)
+    lake = DeltaHarness(str(tmp_path), None, HISTORY)
     source = Source()
     source.insert(id=1)
     lake.sink.write(batch_of(1, source.take()))
@@ -182,8 +182,8 @@ def test_type_that_older_versions_cannot_have_is_refused_by_a_load(tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["_valid_to", "_deleted_at"])
 def test_column_named_like_one_of_ours_is_refused(tmp_path: Path, name: str) -> None:
-    mode = Mode.HISTORY if name == "_valid_to" else Mode.UPSERT
-    lake = DeltaHarness(str(tmp_path), None, mode, soft_delete=name == "_deleted_at")
+    options = HISTORY if name == "_valid_to" else SOFT_DELETE
+    lake = DeltaHarness(str(tmp_path), None, options)
     with pytest.raises(SchemaError, match=name):
         lake.sink.prepare(relation(columns={"id": PgType.INT8, name: PgType.TEXT}))
     lake.close()
@@ -205,7 +205,7 @@ def test_any_split_into_batches_and_loads_gives_the_same_versions(
 ) -> None:
     source = Source(relation(key=("id", "part"), identity=identity))
     chronicle = Chronicle(source)
-    lake = DeltaHarness(str(tmp_path / uuid4().hex), None, Mode.HISTORY)
+    lake = DeltaHarness(str(tmp_path / uuid4().hex), None, HISTORY)
     for sequence, actions in enumerate(batches):
         for action in actions:
             act(source, action)
@@ -230,7 +230,7 @@ def test_any_split_into_batches_marks_the_same_deleted_rows(
 ) -> None:
     source = Source(relation(key=("id", "part")))
     chronicle = Chronicle(source)
-    lake = DeltaHarness(str(tmp_path / uuid4().hex), None, soft_delete=True)
+    lake = DeltaHarness(str(tmp_path / uuid4().hex), None, SOFT_DELETE)
     lake.sink.prepare(source.relation)
     for sequence, actions in enumerate(batches):
         for action in actions:

@@ -17,6 +17,7 @@ from typing import Annotated, Final, Literal
 from urllib.parse import quote
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -32,6 +33,7 @@ from pydantic_core import PydanticCustomError
 from tailrace.cli import document
 from tailrace.cli.config_error import explain
 from tailrace.cli.values import (
+    Columns,
     Count,
     Dsn,
     Duration,
@@ -43,6 +45,7 @@ from tailrace.cli.values import (
     StreamName,
     TablePatterns,
     Url,
+    yes_or_no,
 )
 from tailrace.errors import ConfigError
 
@@ -111,13 +114,30 @@ class Spark(Section):
     settings: dict[str, Setting] = {}
 
 
+def _a_day(value: timedelta) -> timedelta:
+    if value < timedelta(days=1):
+        raise ValueError("is too short: younger files may still be read, so write 1d or more")
+    return value
+
+
 class DeltaSink(Section):
     """Delta tables at `<path>/<schema>/<table>`."""
 
     type: Literal["delta"] = "delta"
     path: PathOrUrl = "./lake"
-    mode: Literal["upsert", "append"] = "upsert"
+    mode: Literal["upsert", "append", "history"] = "upsert"
     engine: Literal["auto", "deltalake", "delta-spark"] = "auto"
+    soft_delete: Annotated[bool, BeforeValidator(yes_or_no)] = False
+    partition_by: dict[str, Columns] = {}
+    cluster_by: dict[str, Columns] = {}
+    compact_after: Annotated[Count, Field(ge=0)] = 100
+    vacuum_after: Annotated[Duration, AfterValidator(_a_day)] = timedelta(days=7)
+
+    @model_validator(mode="after")
+    def _only_upserts_delete(self) -> DeltaSink:
+        if self.soft_delete and self.mode != "upsert":
+            raise ValueError("cannot have soft_delete: true: only mode: upsert deletes rows")
+        return self
 
 
 class ConsoleSink(Section):

@@ -42,8 +42,13 @@ streams:                          # each one delivers some tables to one sink
     sink:                         # type: delta | console | memory
       type: delta                 # one Delta table per source table: <path>/<schema>/<table>
       path: ./lake
-      mode: upsert                # upsert: the table as it is now; append: every change
+      mode: upsert                # the table as it is now; append: every change; history: every version
       engine: auto                # delta-spark where it is set up, else deltalake
+      soft_delete: false          # true: mark deleted rows (_deleted_at) instead of deleting them
+      # partition_by: {public.orders: [region]}
+      # cluster_by: {public.orders: [customer_id]}
+      compact_after: 100          # merge small files after so many commits to a table; 0: never
+      vacuum_after: 7d            # how long files of older versions are kept
     trigger_interval: 200ms       # how often to look for new changes
     # max_changes_per_batch: 100000
     # max_bytes_per_batch: 64MiB

@@ -126,7 +126,7 @@ def _stream(name: str, section: StreamSection, spark: SparkSession) -> Stream:
     from tailrace.sinks import open_sink
     from tailrace.streams import Stream
 
-    options = {key: str(value) for key, value in section.sink.model_dump().items()}
+    options = section.sink.model_dump()
     return Stream(
         name=name,
         tables=section.tables,

@@ -43,9 +43,22 @@ def _count(value: object) -> object:
     return value
 
 
+def yes_or_no(value: object) -> object:
+    """Only true and false; pydantic would also take "no" and 0."""
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")
+    return value
+
+
 def _not_empty(value: tuple[str, ...]) -> tuple[str, ...]:
     if not value:
         raise ValueError("must name a table")
+    return value
+
+
+def _some_columns(value: tuple[str, ...]) -> tuple[str, ...]:
+    if not value:
+        raise ValueError("must name a column")
     return value
 
 
@@ -113,6 +126,7 @@ Url = Annotated[str, AfterValidator(_url)]
 TablePatterns = Annotated[
     tuple[Annotated[str, AfterValidator(_table_pattern)], ...], AfterValidator(_not_empty)
 ]
+Columns = Annotated[tuple[str, ...], AfterValidator(_some_columns)]
 SourceName = Annotated[str, AfterValidator(_source_name)]
 StreamName = Annotated[str, AfterValidator(_stream_name)]
 Dsn = Annotated[SecretStr, AfterValidator(_dsn)]

@@ -58,11 +58,10 @@ class Versions:
     @property
     def is_last(self) -> Mask:
         """The last version of each key."""
-        last = np.zeros(int(self.key.max(initial=-1)) + 1, dtype=np.int64)
+        last = np.full(int(self.key.max(initial=-1)) + 1, -1, dtype=np.int64)
         last[self.key] = np.arange(len(self.key))
-        found = np.zeros(len(self.key), dtype=np.bool_)
-        found[last] = True
-        return found
+        is_last: Mask = last[self.key] == np.arange(len(self.key))
+        return is_last
 
 
 def versions(changes: TableChanges) -> Versions:

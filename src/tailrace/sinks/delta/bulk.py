@@ -68,14 +68,15 @@ class LoadClauses:
     rest: Rest
 
 
-def replace_all(target: Target, pieces: Pieces, commit: Commit) -> None:
-    """Replace the rows, and the table's columns by those of the pieces."""
+def replace_all(target: Target, pieces: Pieces, commit: Commit, *, partition_by: list[str]) -> None:
+    """Replace the rows, and the table's columns and partitions by those given."""
     with pieces.own_failure():
         write_deltalake(
             target.table,
             pieces.reader(),
             mode="overwrite",
             schema_mode="overwrite",
+            partition_by=partition_by or None,
             commit_properties=commit_properties(commit),
         )
 

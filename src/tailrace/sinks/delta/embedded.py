@@ -4,7 +4,9 @@ batches.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final, Literal
 
 import pyarrow as pa
 from deltalake import CommitProperties, Transaction, write_deltalake
@@ -13,7 +15,9 @@ from deltalake.table import TableMerger
 
 from tailrace.sinks.delta.commit import Commit
 from tailrace.sinks.delta.merge import GONE, Merge
-from tailrace.sinks.delta.target import Target
+from tailrace.sinks.delta.target import FILE_BYTES, Target
+
+_SORT_BYTES: Final = 256 << 20
 
 
 class EmbeddedEngine:
@@ -51,6 +55,25 @@ class EmbeddedEngine:
         if merge.rest is not None:
             merger.when_not_matched_by_source_update(merge.rest.updates, merge.rest.where)
         execute(merger, target, commit)
+
+    def compact(self, target: Target, cluster_by: Sequence[str]) -> None:
+        """A sort spills to disk."""
+        optimize = target.table.optimize
+        if cluster_by:
+            optimize.z_order(list(cluster_by), target_size=FILE_BYTES, max_spill_size=_SORT_BYTES)
+        else:
+            optimize.compact(target_size=FILE_BYTES)
+
+    def vacuum(self, target: Target, retention: timedelta) -> None:
+        """Also what killed writers have left, unless the table has files that the library does
+        not know.
+        """
+        features = target.table.protocol().writer_features or []
+        target.table.vacuum(
+            int(retention / timedelta(hours=1)),
+            dry_run=False,
+            full="deletionVectors" not in features,
+        )
 
 
 def execute(merger: TableMerger, target: Target, commit: Commit) -> None:

@@ -4,6 +4,8 @@ changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Protocol
 
 import pyarrow as pa
@@ -14,7 +16,7 @@ from tailrace.sinks.delta.target import Target
 
 
 class Engine(Protocol):
-    """Writes rows. All three may raise `errors`; then, if the record is not there, nothing was
+    """Writes rows. All calls may raise `errors`; then, if the record is not there, nothing was
     written.
 
     A commit is refused if, since `target` was opened, another one has recorded a version of the
@@ -36,4 +38,14 @@ class Engine(Protocol):
 
     def merge(self, target: Target, merge: Merge, commit: Commit) -> None:
         """Update, delete and insert; a commit is made also if no row matches."""
+        ...
+
+    def compact(self, target: Target, cluster_by: Sequence[str]) -> None:
+        """Merge small files; if columns are given, order all rows by them. No row changes, and
+        nothing is recorded.
+        """
+        ...
+
+    def vacuum(self, target: Target, retention: timedelta) -> None:
+        """Delete files that no version of that time needs."""
         ...

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -28,13 +29,13 @@ from tailrace.sinks.delta.commit import Commit, app_id
 from tailrace.sinks.delta.engine import Engine
 from tailrace.sinks.delta.form import Form
 from tailrace.sinks.delta.history import HistoryForm
-from tailrace.sinks.delta.place import table_uri
+from tailrace.sinks.delta.lake import Lake
+from tailrace.sinks.delta.options import DeltaOptions
 from tailrace.sinks.delta.soft import SoftDeleteForm
-from tailrace.sinks.delta.sync import sync_to_last_record
+from tailrace.sinks.delta.sync import sync_commits
 from tailrace.sinks.delta.target import Target
+from tailrace.sinks.delta.upkeep import Upkeep
 from tailrace.sinks.delta.upsert import UpsertForm
-from tailrace.sinks.evolution import evolved, reordered
-from tailrace.sinks.shape import require_same_mode
 from tailrace.sinks.sink import Batch, Load
 
 _TABLES_AT_ONCE: Final = 4
@@ -45,11 +46,11 @@ logger = logging.getLogger(__name__)
 class DeltaSink:
     """A lake below one path: a directory, or the URL of a bucket's folder."""
 
-    def __init__(
-        self, path: str, *, engine: Engine, mode: Mode = Mode.UPSERT, soft_delete: bool = False
-    ) -> None:
-        self._path = path
-        self._form = _form(engine, mode, soft_delete=soft_delete)
+    def __init__(self, path: str, *, engine: Engine, options: DeltaOptions | None = None) -> None:
+        self._options = options or DeltaOptions()
+        self._form = _form(engine, self._options)
+        self._lake = Lake(path, self._form, self._options)
+        self._upkeep = Upkeep(engine, self._options)
         self._errors: tuple[type[Exception], ...] = (*engine.errors, *ERRORS)
         self._pool = ThreadPoolExecutor(_TABLES_AT_ONCE, thread_name_prefix="tailrace-delta")
 
@@ -57,10 +58,7 @@ class DeltaSink:
         """Make an empty lake table, or see that the one that is there can take the relation's
         rows.
         """
-        schema = self._form.schema(relation)
-        uri = table_uri(self._path, relation)
-        target = Target.open(uri) or Target.create(uri, schema)
-        evolved(target.shape, schema, relation)
+        self._lake.check(self._lake.open_or_make(relation), relation)
 
     def write(self, batch: Batch) -> None:
         """Write the tables side by side; those that can be written are, also if another one
@@ -76,24 +74,25 @@ class DeltaSink:
 
     def load(self, load: Load, rows: Iterable[pa.Table]) -> None:
         """Let the table hold these rows; older ones stay only where the mode keeps them."""
-        relation = load.relation
-        schema = self._form.schema(relation)
-        uri = table_uri(self._path, relation)
-        target = Target.open(uri) or Target.create(uri, schema)
+        # The rows come once, so nothing may come between.
+        self._upkeep.wait(self._lake.uri(load.relation))
+        target = self._lake.open_or_make(load.relation)
         commit = Commit.of_load(load)
         if not target.has(commit):
-            if self._form.replaces_shape:
-                require_same_mode(target.shape, schema, relation)
-            else:
-                target = target.evolve(reordered(target.shape, schema, relation))
-            self._commit(commit, target, lambda: self._form.load(load, rows, target, commit))
-        sync_to_last_record(target.uri, commit.app_id)
+            target = self._lake.fit_for_load(target, load.relation)
+            failpoint("delta.after_evolve")
+            error = self._attempt(
+                commit, target, lambda: self._form.load(load, rows, target, commit)
+            )
+            if error is not None:
+                raise _refused(commit, target) from error
+        sync_commits(target.uri, commit)
 
     def committed(self, stream: str, relations: Iterable[Relation]) -> dict[str, int]:
         """What the tables themselves have recorded."""
         found = {}
         for relation in relations:
-            target = Target.open(table_uri(self._path, relation))
+            target = self._lake.open(relation)
             recorded = target.recorded(app_id(stream)) if target else None
             if recorded is not None:
                 found[relation.qualified] = recorded
@@ -102,25 +101,41 @@ class DeltaSink:
     def close(self) -> None:
         """End the threads."""
         self._pool.shutdown()
+        self._upkeep.close()
 
     def _write_table(self, batch: Batch, changes: TableChanges) -> None:
-        relation = changes.relation
+        relation, commit = changes.relation, Commit.of(batch)
         target = self._open(batch, relation)
-        commit = Commit.of(batch)
         if target.has(commit):
             logger.info(
                 "batch already applied table=%s sequence=%d", relation.qualified, batch.sequence
             )
         else:
-            schema = self._form.schema(relation)
-            target = target.evolve(evolved(target.shape, schema, relation))
+            target = self._apply(changes, target, commit)
+        # Also what an earlier process has applied: it may have died before it got here.
+        sync_commits(target.uri, commit)
+        self._upkeep.note(target, self._options.clusters(relation))
+
+    def _apply(self, changes: TableChanges, target: Target, commit: Commit) -> Target:
+        """Commit the changes; once more if something else was faster, such as the upkeep."""
+        for is_last in (False, True):
+            target = self._lake.fit_for_changes(target, changes.relation)
             failpoint("delta.after_evolve")
             fitting = replace(changes, rows=widen(changes.rows, target.schema))
-            self._commit(commit, target, lambda: self._form.write(fitting, target, commit))
-        # Also what an earlier process has applied: it may have died before it got here.
-        sync_to_last_record(target.uri, commit.app_id)
+            write = partial(self._form.write, fitting, target, commit)
+            error = self._attempt(commit, target, write)
+            if error is None:
+                return target
+            now = self._lake.open(changes.relation)
+            if is_last or now is None or now.next_version == target.next_version:
+                raise _refused(commit, target) from error
+            target = now
+        raise AssertionError("the last attempt has an outcome")
 
-    def _commit(self, commit: Commit, target: Target, write: Callable[[], None]) -> None:
+    def _attempt(
+        self, commit: Commit, target: Target, write: Callable[[], None]
+    ) -> Exception | None:
+        """Commit; the error, if the commit is not in the table then."""
         try:
             failpoint("delta.before_commit")
             write()
@@ -128,30 +143,36 @@ class DeltaSink:
         except self._errors as error:
             # A writer that lost the race to one with the same batch has nothing left to do.
             now = Target.open(target.uri)
-            if now is None or not now.has(commit):
-                raise SinkError(
-                    f"the lake table at {target.uri} did not take batch {commit.version}",
-                    retry=True,
-                ) from error
+            return None if now is not None and now.has(commit) else error
+        return None
 
     def _open(self, batch: Batch, relation: Relation) -> Target:
-        uri = table_uri(self._path, relation)
-        target = Target.open(uri)
+        target = self._lake.open(relation)
         known = relation.qualified in batch.known_tables
         if known and (target is None or target.recorded(app_id(batch.stream)) is None):
             state = "is gone" if target is None else f"has no record of stream {batch.stream}"
             raise SinkError(
-                f"the lake table at {uri} {state}, but rows were delivered to it",
-                hint="put the table back, or deliver it anew from a base",
+                f"the lake table at {self._lake.uri(relation)} {state}, but rows were delivered to"
+                " it",
+                hint=f"put the table back, or `tailrace snapshot {relation.qualified}` to deliver"
+                " it anew",
             )
-        return target or Target.create(uri, self._form.schema(relation))
+        return target or self._lake.open_or_make(relation)
 
 
-def _form(engine: Engine, mode: Mode, *, soft_delete: bool) -> Form:
-    match mode:
+def _refused(commit: Commit, target: Target) -> SinkError:
+    return SinkError(
+        f"the lake table at {target.uri} did not take batch {commit.version}", retry=True
+    )
+
+
+def _form(engine: Engine, options: DeltaOptions) -> Form:
+    match options.mode:
         case Mode.APPEND:
             return AppendForm(engine)
         case Mode.HISTORY:
             return HistoryForm(engine)
+        case Mode.UPSERT if options.soft_delete:
+            return SoftDeleteForm(engine, options)
         case Mode.UPSERT:
-            return SoftDeleteForm(engine) if soft_delete else UpsertForm(engine)
+            return UpsertForm(engine, options)

@@ -24,6 +24,7 @@ from tailrace.sinks.delta.bulk import Pieces, replace_all
 from tailrace.sinks.delta.commit import Commit
 from tailrace.sinks.delta.engine import Engine
 from tailrace.sinks.delta.merge import Merge, Rest, assignments, merge_source, same_key
+from tailrace.sinks.delta.options import DeltaOptions
 from tailrace.sinks.delta.target import Target
 from tailrace.sinks.keys import find_keys
 from tailrace.sinks.settle import settle
@@ -37,8 +38,9 @@ class SoftDeleteForm:
 
     replaces_shape = True
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, options: DeltaOptions) -> None:
         self._engine = engine
+        self._options = options
 
     def schema(self, relation: Relation) -> pa.Schema:
         """As an upsert table, and the mark."""
@@ -60,7 +62,8 @@ class SoftDeleteForm:
     def load(self, load: Load, rows: Iterable[pa.Table], target: Target, commit: Commit) -> None:
         """Begin the table anew."""
         shape = renewed(self.schema(load.relation), target.next_version)
-        replace_all(target, Pieces(shape, rows), commit)
+        partition_by = self._options.partitions(load.relation)
+        replace_all(target, Pieces(shape, rows), commit, partition_by=partition_by)
 
 
 def _merge(found: Versions, upserts: pa.Table, schema: pa.Schema, relation: Relation) -> Merge:

@@ -9,7 +9,8 @@ several drivers may write.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Final
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from pyspark.sql.types import StructType
 from tailrace.sinks.delta.bounds import quote
 from tailrace.sinks.delta.commit import Commit
 from tailrace.sinks.delta.merge import GONE, Merge
-from tailrace.sinks.delta.target import Target
+from tailrace.sinks.delta.target import FILE_BYTES, Target
 
 SESSION_SETTINGS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -83,6 +84,24 @@ class SparkEngine:
         _frame(session, merge.source).createOrReplaceTempView(_SOURCE)
         session.sql(_statement(target.uri, merge))
 
+    def compact(self, target: Target, cluster_by: Sequence[str]) -> None:
+        """On the cluster."""
+        session = self._session.newSession()
+        for name in ("maxFileSize", "minFileSize"):
+            session.conf.set(f"spark.databricks.delta.optimize.{name}", str(FILE_BYTES))
+        _keep_timestamps(session)
+        columns = ", ".join(quote(name) for name in cluster_by)
+        order = f" ZORDER BY ({columns})" if columns else ""
+        session.sql(f"OPTIMIZE delta.{quote(target.uri)}{order}")
+
+    def vacuum(self, target: Target, retention: timedelta) -> None:
+        """On the cluster."""
+        hours = int(retention / timedelta(hours=1))
+        session = self._session.newSession()
+        # The limit of the configuration is what keeps this safe.
+        session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+        session.sql(f"VACUUM delta.{quote(target.uri)} RETAIN {hours} HOURS")
+
     def _session_for(self, commit: Commit) -> SparkSession:
         session = self._session.newSession()
         session.conf.set("spark.databricks.delta.write.txnAppId", commit.app_id)
@@ -90,9 +109,13 @@ class SparkEngine:
         session.conf.set("spark.databricks.delta.commitInfo.userMetadata", commit.note)
         # As many rows become one task and one file; the default would make hundreds of small ones.
         session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _ROWS_PER_TASK)
-        # Spark's default is a type that other readers can hold from the year 1677 to 2262 only.
-        session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        _keep_timestamps(session)
         return session
+
+
+def _keep_timestamps(session: SparkSession) -> None:
+    # Spark's default is a type that other readers can hold from the year 1677 to 2262 only.
+    session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 
 
 def _frame(session: SparkSession, rows: pa.Table) -> DataFrame:

@@ -25,8 +25,8 @@ from tailrace.sinks.shape import renewed
 # A merge writes the files that it touches anew, and splits what it writes at this size. Without
 # it the whole table ends up in one file after a few merges of scattered keys, and then every
 # merge rewrites all of it.
-_FILE_BYTES: Final = 8 << 20
-_PROPERTIES: Final = {"delta.targetFileSize": str(_FILE_BYTES)}
+FILE_BYTES: Final = 8 << 20
+_PROPERTIES: Final = {"delta.targetFileSize": str(FILE_BYTES)}
 _COLUMN_MAPPING: Final = "delta.columnMapping.mode"
 
 
@@ -56,11 +56,15 @@ class Target:
         return cls(uri, table)
 
     @classmethod
-    def create(cls, uri: str, schema: pa.Schema) -> Self:
+    def create(cls, uri: str, schema: pa.Schema, *, partition_by: Sequence[str] = ()) -> Self:
         """Make the table, empty, unless another writer is faster. Raises SinkError."""
         try:
             DeltaTable.create(
-                uri, Schema.from_arrow(schema), mode="ignore", configuration=_PROPERTIES
+                uri,
+                Schema.from_arrow(schema),
+                mode="ignore",
+                partition_by=list(partition_by) or None,
+                configuration=_PROPERTIES,
             )
         except (DeltaError, OSError) as error:
             made = cls.open(uri)
@@ -88,6 +92,11 @@ class Target:
                 for field in self.schema
             ]
         )
+
+    @property
+    def partitions(self) -> list[str]:
+        """The columns that it is partitioned by."""
+        return list(self.table.metadata().partition_columns)
 
     @property
     def is_empty(self) -> bool:
@@ -165,5 +174,5 @@ class Target:
             pa.RecordBatchReader.from_batches(shape, rows),
             mode="overwrite",
             schema_mode="overwrite",
-            partition_by=self.table.metadata().partition_columns or None,
+            partition_by=self.partitions or None,
         )

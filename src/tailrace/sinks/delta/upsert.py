@@ -14,6 +14,7 @@ from tailrace.sinks.delta.bulk import Pieces, replace_all
 from tailrace.sinks.delta.commit import Commit
 from tailrace.sinks.delta.engine import Engine
 from tailrace.sinks.delta.merge import upsert_merge
+from tailrace.sinks.delta.options import DeltaOptions
 from tailrace.sinks.delta.target import Target
 from tailrace.sinks.fold import fold
 from tailrace.sinks.settle import settle
@@ -26,8 +27,9 @@ class UpsertForm:
 
     replaces_shape = True
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, options: DeltaOptions) -> None:
         self._engine = engine
+        self._options = options
 
     def schema(self, relation: Relation) -> pa.Schema:
         """The key's columns are marked."""
@@ -51,7 +53,8 @@ class UpsertForm:
     def load(self, load: Load, rows: Iterable[pa.Table], target: Target, commit: Commit) -> None:
         """Begin the table anew."""
         shape = renewed(self.schema(load.relation), target.next_version)
-        replace_all(target, Pieces(shape, rows), commit)
+        partition_by = self._options.partitions(load.relation)
+        replace_all(target, Pieces(shape, rows), commit, partition_by=partition_by)
 
 
 def key_schema(schema: pa.Schema, relation: Relation) -> pa.Schema:
