@@ -42,7 +42,7 @@ streams:                          # each one delivers some tables to one sink
     sink:                         # type: delta | console | memory
       type: delta                 # one Delta table per source table: <path>/<schema>/<table>
       path: ./lake
-      mode: upsert                # the table as it is now; append: every change; history: every version
+      mode: upsert                # rows as they are; append: every change; history: every version
       engine: auto                # delta-spark where it is set up, else deltalake
       soft_delete: false          # true: mark deleted rows (_deleted_at) instead of deleting them
       # partition_by: {public.orders: [region]}
