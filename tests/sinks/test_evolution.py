@@ -27,8 +27,8 @@ def source_of(**columns: tuple[int, int]) -> Source:
     return made
 
 
-def write(harness: Harness, sequence: int, source: Source) -> None:
-    harness.sink.write(batch_of(sequence, source.take()))
+def write(form: Harness, sequence: int, source: Source) -> None:
+    form.sink.write(batch_of(sequence, source.take()))
 
 
 WIDENINGS = {
@@ -54,88 +54,88 @@ WIDENINGS = {
 
 
 @pytest.mark.parametrize("case", WIDENINGS)
-def test_f058_wider_type_is_taken_over(harness: Harness, case: str) -> None:
+def test_f058_wider_type_is_taken_over(form: Harness, case: str) -> None:
     old, new, small, large = WIDENINGS[case]
     source = source_of(x=old)
     source.insert(id=1, x=small)
     source.insert(id=2, x=None)
-    write(harness, 1, source)
+    write(form, 1, source)
     source.retype_column("x", *new)
     source.insert(id=3, x=large)
-    write(harness, 2, source)
-    assert harness.rows(source.relation) == source.expected()
+    write(form, 2, source)
+    assert form.rows(source.relation) == source.expected()
     source.update(1, x=large)
     source.update(3, x=small)
-    write(harness, 3, source)
-    assert harness.rows(source.relation) == source.expected()
+    write(form, 3, source)
+    assert form.rows(source.relation) == source.expected()
 
 
-def test_key_may_become_wider(harness: Harness) -> None:
+def test_key_may_become_wider(form: Harness) -> None:
     source = Source(relation(columns={"id": PgType.INT4, "doc": PgType.TEXT, "n": PgType.INT4}))
     source.insert(id=1, doc="large", n=1)
-    write(harness, 1, source)
+    write(form, 1, source)
     source.retype_column("id", PgType.INT8)
     source.update(1, id=1 << 40, unchanged=["doc"])
     source.insert(id=1, doc="other")
-    write(harness, 2, source)
-    assert harness.rows(source.relation) == source.expected()
+    write(form, 2, source)
+    assert form.rows(source.relation) == source.expected()
 
 
-def test_narrower_type_is_kept_wide_and_old_values_are_found(harness: Harness) -> None:
+def test_narrower_type_is_kept_wide_and_old_values_are_found(form: Harness) -> None:
     source = source_of(x=(PgType.INT8, -1), doc=(PgType.TEXT, -1))
     source.insert(id=1, x=1, doc="large")
-    write(harness, 1, source)
+    write(form, 1, source)
     source.retype_column("x", PgType.INT2)
     source.update(1, x=2, unchanged=["doc"])
     source.insert(id=2, x=3)
-    write(harness, 2, source)
-    assert harness.rows(source.relation) == source.expected()
+    write(form, 2, source)
+    assert form.rows(source.relation) == source.expected()
 
 
-def test_new_column_and_wider_type_at_once(harness: Harness) -> None:
+def test_new_column_and_wider_type_at_once(form: Harness) -> None:
     source = source_of(x=(PgType.INT4, -1))
     source.insert(id=1, x=1)
-    write(harness, 1, source)
+    write(form, 1, source)
     source.retype_column("x", PgType.INT8)
     source.add_column("extra", PgType.DATE)
     source.insert(id=2, x=1 << 40)
-    write(harness, 2, source)
-    assert harness.rows(source.relation) == source.expected()
+    write(form, 2, source)
+    assert form.rows(source.relation) == source.expected()
 
 
-def test_f058_dropped_column_stays_and_is_null_from_then_on(harness: Harness) -> None:
+def test_f058_dropped_column_stays_and_is_null_from_then_on(form: Harness) -> None:
     source = Source()
     source.insert(id=1, part="old", n=1)
     source.insert(id=2, part="old", n=2)
-    write(harness, 1, source)
+    write(form, 1, source)
     before = source.relation
     source.drop_column("part")
     source.update(1, n=10)
     source.insert(id=3)
-    write(harness, 2, source)
-    assert harness.rows(source.relation) == source.expected()
-    parts = {row[0]: row[1] for row in harness.rows(before)}
+    write(form, 2, source)
+    assert form.rows(source.relation) == source.expected()
+    parts = {row[0]: row[1] for row in form.rows(before)}
     assert parts == {1: None, 2: "old", 3: None}
     source.add_column("more")
     source.update(2, more="x")
-    write(harness, 3, source)
-    assert harness.rows(source.relation) == source.expected()
+    write(form, 3, source)
+    assert form.rows(source.relation) == source.expected()
 
 
-def test_older_shape_of_a_replay_is_taken_by_a_target_that_has_grown(harness: Harness) -> None:
+def test_older_shape_of_a_replay_is_taken_by_a_target_that_has_grown(form: Harness) -> None:
     source = source_of(x=(PgType.INT4, -1))
     source.insert(id=1, x=1)
-    write(harness, 1, source)
+    write(form, 1, source)
     old = Source(source.relation, {key: dict(row) for key, row in source.rows.items()})
     source.add_column("extra")
     source.retype_column("x", PgType.INT8)
     source.insert(id=2, x=1 << 40, extra="e")
-    write(harness, 2, source)
+    write(form, 2, source)
     old.update(1, x=7)
-    write(harness, 3, old)
+    write(form, 3, old)
     source.update(1, x=7)
     source.take()
-    assert harness.rows(source.relation) == source.expected()
+    assert form.rows(source.relation) == source.expected()
 
 
 def renamed(source: Source) -> None:
@@ -186,43 +186,43 @@ def test_f058_change_that_would_leave_wrong_rows_stops_and_a_load_goes_on(
     assert replacing.rows(source.relation) == source.expected()
 
 
-def test_dropped_column_that_comes_back_stops(harness: Harness) -> None:
+def test_dropped_column_that_comes_back_stops(form: Harness) -> None:
     source = Source()
     source.insert(id=1, n=1)
-    write(harness, 1, source)
+    write(form, 1, source)
     source.drop_column("n")
     source.insert(id=2)
-    write(harness, 2, source)
+    write(form, 2, source)
     source.add_column("n", PgType.INT4)
     source.insert(id=3)
     with pytest.raises(SchemaError, match="dropped and made again"):
-        write(harness, 3, source)
+        write(form, 3, source)
 
 
 def test_dropped_and_added_at_the_end_is_no_rename_if_a_batch_lies_between(
-    harness: Harness,
+    form: Harness,
 ) -> None:
     source = Source()
     source.insert(id=1, n=1)
-    write(harness, 1, source)
+    write(form, 1, source)
     source.drop_column("n")
     source.insert(id=2)
-    write(harness, 2, source)
+    write(form, 2, source)
     source.add_column("other", PgType.INT4)
     source.insert(id=3, other=3)
-    write(harness, 3, source)
-    assert harness.rows(source.relation) == source.expected()
+    write(form, 3, source)
+    assert form.rows(source.relation) == source.expected()
 
 
-def test_dropped_and_added_of_another_type_is_no_rename(harness: Harness) -> None:
+def test_dropped_and_added_of_another_type_is_no_rename(form: Harness) -> None:
     source = Source()
     source.insert(id=1, n=1)
-    write(harness, 1, source)
+    write(form, 1, source)
     source.drop_column("n")
     source.add_column("other", PgType.DATE)
     source.insert(id=2)
-    write(harness, 2, source)
-    assert harness.rows(source.relation) == source.expected()
+    write(form, 2, source)
+    assert form.rows(source.relation) == source.expected()
 
 
 def test_evolution_is_a_commit_of_its_own_and_not_repeated(lake: DeltaHarness) -> None:
@@ -238,14 +238,14 @@ def test_evolution_is_a_commit_of_its_own_and_not_repeated(lake: DeltaHarness) -
     assert lake.table(source.relation).version() == 4
 
 
-def test_f058_whole_old_row_has_its_own_older_shape(harness: Harness) -> None:
+def test_f058_whole_old_row_has_its_own_older_shape(form: Harness) -> None:
     source = Source(relation(identity=ReplicaIdentity.FULL))
     source.insert(id=1, doc="large", n=1)
-    write(harness, 1, source)
+    write(form, 1, source)
     source.add_column("extra")
     source.update(1, extra="e", unchanged=["doc"])
     source.retype_column("n", PgType.INT8)
-    write(harness, 2, source)
+    write(form, 2, source)
     source.update(1, n=1 << 40, unchanged=["doc"])
-    write(harness, 3, source)
-    assert harness.rows(source.relation) == source.expected()
+    write(form, 3, source)
+    assert form.rows(source.relation) == source.expected()

@@ -26,38 +26,38 @@ def orders() -> Source:
     return source
 
 
-def loaded(harness: Harness) -> Source:
+def loaded(form: Harness) -> Source:
     """Three rows, loaded as sequence 1."""
     source = orders()
-    harness.sink.load(load_of(1, source), source.base())
+    form.sink.load(load_of(1, source), source.base())
     return source
 
 
 @pytest.mark.parametrize("prepared", [False, True])
-def test_load_fills_a_new_target_and_is_recorded(harness: Harness, prepared: bool) -> None:
+def test_load_fills_a_new_target_and_is_recorded(form: Harness, prepared: bool) -> None:
     if prepared:
-        harness.sink.prepare(relation())
-    source = loaded(harness)
-    assert harness.rows(source.relation) == source.expected()
-    assert harness.sink.committed("lake", [source.relation]) == {"public.orders": 1}
+        form.sink.prepare(relation())
+    source = loaded(form)
+    assert form.rows(source.relation) == source.expected()
+    assert form.sink.committed("lake", [source.relation]) == {"public.orders": 1}
 
 
-def test_empty_load_makes_an_empty_target(harness: Harness) -> None:
+def test_empty_load_makes_an_empty_target(form: Harness) -> None:
     source = Source()
-    harness.sink.load(load_of(1, source), [])
-    assert harness.rows(source.relation) == []
-    assert harness.sink.committed("lake", [source.relation]) == {"public.orders": 1}
+    form.sink.load(load_of(1, source), [])
+    assert form.rows(source.relation) == []
+    assert form.sink.committed("lake", [source.relation]) == {"public.orders": 1}
 
 
-def test_f022_load_leaves_no_row_of_the_time_before(harness: Harness) -> None:
-    source = loaded(harness)
+def test_f022_load_leaves_no_row_of_the_time_before(form: Harness) -> None:
+    source = loaded(form)
     source.delete(1)
     source.update(2, id=7)
     source.insert(id=8, part="new")
-    harness.sink.load(load_of(2, source), source.base())
-    assert harness.rows(source.relation) == source.expected()
-    harness.sink.load(load_of(3, source), [])
-    assert harness.rows(source.relation) == []
+    form.sink.load(load_of(2, source), source.base())
+    assert form.rows(source.relation) == source.expected()
+    form.sink.load(load_of(3, source), [])
+    assert form.rows(source.relation) == []
 
 
 def test_f049_changes_after_a_load_find_the_values_that_were_not_sent(harness: Harness) -> None:
@@ -68,28 +68,28 @@ def test_f049_changes_after_a_load_find_the_values_that_were_not_sent(harness: H
     assert harness.rows(source.relation) == source.expected()
 
 
-def test_f102_load_that_comes_again_or_late_changes_nothing(harness: Harness) -> None:
-    source = loaded(harness)
+def test_f102_load_that_comes_again_or_late_changes_nothing(form: Harness) -> None:
+    source = loaded(form)
     first = source.base()
     source.update(1, n=10)
-    harness.sink.write(batch_of(2, source.take()))
+    form.sink.write(batch_of(2, source.take()))
     for sequence in (1, 2):
-        harness.sink.load(load_of(sequence, source), first)
-        assert harness.rows(source.relation) == source.expected()
-    assert harness.sink.committed("lake", [source.relation]) == {"public.orders": 2}
+        form.sink.load(load_of(sequence, source), first)
+        assert form.rows(source.relation) == source.expected()
+    assert form.sink.committed("lake", [source.relation]) == {"public.orders": 2}
 
 
-def test_load_that_fails_on_the_way_leaves_the_target_as_it_was(harness: Harness) -> None:
-    source = loaded(harness)
+def test_load_that_fails_on_the_way_leaves_the_target_as_it_was(form: Harness) -> None:
+    source = loaded(form)
 
     def broken() -> Iterator[pa.Table]:
         yield from Source(source.relation).base()
         raise StoreError("the base cannot be read")
 
     with pytest.raises(StoreError, match="the base cannot be read"):
-        harness.sink.load(load_of(2, source), broken())
-    assert harness.rows(source.relation) == source.expected()
-    assert harness.sink.committed("lake", [source.relation]) == {"public.orders": 1}
+        form.sink.load(load_of(2, source), broken())
+    assert form.rows(source.relation) == source.expected()
+    assert form.sink.committed("lake", [source.relation]) == {"public.orders": 1}
 
 
 def test_load_replaces_the_shape_as_well(replacing: Harness) -> None:
@@ -109,25 +109,25 @@ def test_load_replaces_the_shape_as_well(replacing: Harness) -> None:
     assert replacing.rows(source.relation) == source.expected()
 
 
-def test_target_that_vanished_is_made_anew_by_a_load(harness: Harness) -> None:
-    source = loaded(harness)
-    harness.drop(source.relation)
+def test_target_that_vanished_is_made_anew_by_a_load(form: Harness) -> None:
+    source = loaded(form)
+    form.drop(source.relation)
     source.update(1, n=10)
     with pytest.raises(SinkError):
-        harness.sink.write(batch_of(2, source.take(), known=["public.orders"]))
-    harness.sink.load(load_of(3, source), source.base())
-    assert harness.rows(source.relation) == source.expected()
+        form.sink.write(batch_of(2, source.take(), known=["public.orders"]))
+    form.sink.load(load_of(3, source), source.base())
+    assert form.rows(source.relation) == source.expected()
 
 
-def test_records_of_other_streams_stay(harness: Harness) -> None:
-    source = loaded(harness)
-    harness.sink.load(load_of(1, source, stream="other"), source.base())
+def test_records_of_other_streams_stay(form: Harness) -> None:
+    source = loaded(form)
+    form.sink.load(load_of(1, source, stream="other"), source.base())
     for stream in ("lake", "other"):
-        assert harness.sink.committed(stream, [source.relation]) == {"public.orders": 1}
+        assert form.sink.committed(stream, [source.relation]) == {"public.orders": 1}
 
 
-def test_f082_two_writers_of_one_load_apply_it_once(harness: Harness) -> None:
-    source = loaded(harness)
+def test_f082_two_writers_of_one_load_apply_it_once(form: Harness) -> None:
+    source = loaded(form)
     source.update(1, n=10)
     barrier = Barrier(2, timeout=120)
 
@@ -137,16 +137,16 @@ def test_f082_two_writers_of_one_load_apply_it_once(harness: Harness) -> None:
 
     with ThreadPoolExecutor(2) as pool:
         load = load_of(2, source)
-        for done in [pool.submit(harness.sink.load, load, together()) for _ in range(2)]:
+        for done in [pool.submit(form.sink.load, load, together()) for _ in range(2)]:
             done.result()
-    assert harness.rows(source.relation) == source.expected()
-    assert harness.sink.committed("lake", [source.relation]) == {"public.orders": 2}
+    assert form.rows(source.relation) == source.expected()
+    assert form.sink.committed("lake", [source.relation]) == {"public.orders": 2}
 
 
-def test_columns_of_a_load_may_come_in_another_order(harness: Harness) -> None:
-    source = loaded(harness)
+def test_columns_of_a_load_may_come_in_another_order(form: Harness) -> None:
+    source = loaded(form)
     columns = source.relation.columns
     turned = replace(source.relation, columns=(*columns[2:], *columns[:2]))
     other = Source(turned, {key: dict(row) for key, row in source.rows.items()})
-    harness.sink.load(load_of(2, other), other.base())
-    assert harness.rows(source.relation) == source.expected()
+    form.sink.load(load_of(2, other), other.base())
+    assert form.rows(source.relation) == source.expected()
