@@ -165,7 +165,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "an old record excuses a table that was taken out by hand",
-        "capture/membership.py",
+        "capture/roll.py",
         "            store.delete([*keys[:place], *keys[place + 1 : -_UNCOMMITTED_MAX]])\n",
         "",
         (

@@ -10,7 +10,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tailrace.capture.membership import Membership, Refusal, check_membership
+from tailrace.capture.membership import Membership, Refusal
+from tailrace.capture.roll import check_membership, rolls_of
 from tailrace.errors import (
     ConfigError,
     SchemaError,
@@ -24,6 +25,7 @@ from tailrace.log import Reader, RelationUse, Writer, layout, recover_tip
 from tailrace.log.bases import newest_bases
 from tailrace.model import Lsn, Offset
 from tailrace.postgres.replication import ReplicationConnection
+from tailrace.postgres.selection import Selection
 from tailrace.postgres.server import wal_position
 from tailrace.postgres.session import Connection, connect
 from tailrace.storage import FileStore, Store
@@ -40,6 +42,8 @@ from tests.capture.running import (
 from tests.log.faulty_store import WatchedStore
 from tests.log.making import no_catalog
 from tests.server import Database, ServerFactory
+
+WHOLE, _ = rolls_of(NAMES)
 
 
 @pytest.fixture
@@ -387,7 +391,7 @@ def test_failed_additions_in_a_row_are_not_a_change_by_hand(
             assert refused.is_passing
     assert not is_published(source, "extra")
     with connect(begun.told.duties.dsn) as conn:
-        check_membership(conn, store, NAMES.publication)
+        check_membership(conn, store, WHOLE)
         assert len(store.list(layout.PUBLICATION)) < 12
         assert _take_up(conn, store) == []
         assert len(store.list(layout.PUBLICATION)) == 1
@@ -395,8 +399,8 @@ def test_failed_additions_in_a_row_are_not_a_change_by_hand(
 
 
 def _take_up(conn: Connection, store: Store) -> list[Refusal]:
-    membership = Membership(conn, store, NAMES.publication)
-    return membership.take_up(["public.extra"], should_go_on=lambda: True)
+    membership = Membership(conn, store, WHOLE)
+    return membership.take_up(Selection(["public.extra"]), should_go_on=lambda: True)
 
 
 def _cutting(store: Store, admin: psycopg.Connection, pid: int) -> Store:

@@ -190,3 +190,43 @@ def test_a_published_table_that_becomes_a_partition_goes_on_as_part_of_its_root(
         wait_caught_up(capture, source)
     *_, last = read_changes(store)
     assert (last.relation.qualified, last.new) == ("public.root", {"id": "251", "v": "b"})
+
+
+def test_f052_of_a_keyless_table_inserts_alone_are_taken_where_that_is_asked_for(
+    capture: Running, database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    source.execute("CREATE TABLE t_events (at int, v text)")
+    told = settings(database.dsn, "public.t*", "public.root", inserts_only=["public.t_ev*"])
+    with Running(told, store) as taking:
+        taking.wait_for_stream()
+        source.execute("INSERT INTO t_events VALUES (1, 'a'), (1, 'a')")
+        # Nothing of the application's breaks; but this is not captured.
+        source.execute("UPDATE t_events SET v = 'b'")
+        source.execute("DELETE FROM t_events")
+        source.execute("TRUNCATE t_events")
+        source.execute("INSERT INTO t_events VALUES (2, 'c')")
+        wait_caught_up(taking, source)
+        found = [each for each in read_changes(store) if each.relation.name == "t_events"]
+        assert [(each.op, each.new and each.new["at"]) for each in found] == [
+            ("I", "1"),
+            ("I", "1"),
+            ("T", None),
+            ("I", "2"),
+        ]
+        assert found[0].relation.key == ()
+        # With a key it is captured whole, from a new base on.
+        source.execute("ALTER TABLE t_events ADD PRIMARY KEY (at)")
+        taking.wait_until(lambda: reasons(store) == ["it was not published for a while"])
+        taking.wait_until(lambda: _publications(source, "t_events") == ["tailrace_main"])
+        source.execute("UPDATE t_events SET v = 'd'")
+        wait_caught_up(taking, source)
+        *_, last = read_changes(store)
+        assert (last.op, last.new) == ("U", {"at": "2", "v": "d"})
+        # And without it again as before.
+        source.execute("ALTER TABLE t_events DROP CONSTRAINT t_events_pkey")
+        taking.wait_until(lambda: _publications(source, "t_events") == ["tailrace_main_inserts"])
+
+
+def _publications(source: psycopg.Connection, table: str) -> list[str]:
+    query = "SELECT pubname::text FROM pg_publication_tables WHERE tablename = %s"
+    return [name for (name,) in source.execute(query, [table])]

@@ -23,8 +23,8 @@ from typing import Final
 
 import psycopg
 
-from tailrace.capture.membership import check_membership, record_membership
 from tailrace.capture.news import News
+from tailrace.capture.roll import check_membership, record_membership, rolls_of
 from tailrace.errors import ConfigError, SegmentMissing, SlotLost, SourceError, SourceGap
 from tailrace.failpoint import failpoint
 from tailrace.log import Header, SourceIdentity, Tip, layout, put_genesis, read_genesis, recover_tip
@@ -86,23 +86,26 @@ def _begin(to: Attachment, server: Server, slot: SlotState | None) -> Tip:
             f"{layout.GENESIS} is missing, and the log goes on after it",
             hint="restore the object from a backup",
         )
-    published = fingerprint(to.conn, to.names.publication)
+    rolls = rolls_of(to.names)
     if not _has_intent(to, server):
         if slot is not None:
             raise SourceError(
                 f"slot {to.names.slot} exists, but the log at {to.store.url} is empty",
                 hint="correct log.url; or, if that log is gone for good, run `tailrace teardown`",
             )
-        if published is not None:
-            raise SourceError(
-                f"publication {to.names.publication} exists, but not by us",
-                hint="choose another source.name, or run `tailrace teardown`",
-            )
+        for roll in rolls:
+            if fingerprint(to.conn, roll.publication) is not None:
+                raise SourceError(
+                    f"publication {roll.publication} exists, but not by us",
+                    hint="choose another source.name, or run `tailrace teardown`",
+                )
         _put_intent(to, server)
     failpoint("attach.after_intent")
     drop_slot(to.conn, to.names.slot)
-    drop_publication(to.conn, to.names.publication)
-    record_membership(to.store, create_publication(to.conn, to.names.publication))
+    for roll in rolls:
+        drop_publication(to.conn, roll.publication)
+        made = create_publication(to.conn, roll.publication, inserts_only=roll.inserts_only)
+        record_membership(to.store, roll, made)
     failpoint("attach.after_publication")
     start = _make_slot(to)
     failpoint("attach.after_slot")
@@ -150,7 +153,8 @@ def _continue(to: Attachment, server: Server, slot: SlotState | None, genesis: H
             hint="was the server restored from an older copy? then begin a new log",
         )
     check_gap(slot, tip)
-    check_membership(to.conn, to.store, to.names.publication)
+    for roll in rolls_of(to.names):
+        check_membership(to.conn, to.store, roll)
     return tip
 
 

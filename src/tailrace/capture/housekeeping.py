@@ -16,15 +16,17 @@ from typing import Final
 
 import psycopg
 
-from tailrace.capture.membership import Membership, Refusal, check_membership
+from tailrace.capture.membership import Membership, Refusal
 from tailrace.capture.metrics import Metrics
 from tailrace.capture.news import News
 from tailrace.capture.removal import take_out
+from tailrace.capture.roll import check_membership, rolls_of
 from tailrace.capture.watch import Watch
 from tailrace.errors import LogError, SourceError, SourceGap, TailraceError
 from tailrace.log.merge import MergePolicy, Merger
 from tailrace.log.retention import RetentionPolicy, retain
 from tailrace.postgres.quote import SourceNames
+from tailrace.postgres.selection import Selection
 from tailrace.postgres.server import wal_position
 from tailrace.postgres.session import Connection, connect, source_error
 from tailrace.postgres.slot import read_slot
@@ -44,7 +46,7 @@ class Duties:
 
     dsn: str
     names: SourceNames
-    patterns: Sequence[str]
+    selection: Selection
     heartbeat_interval_s: float
     merge: MergePolicy = field(default_factory=MergePolicy)
     retention: RetentionPolicy = field(default_factory=RetentionPolicy)
@@ -130,13 +132,14 @@ class Housekeeping:
 
     def _look_after_tables(self) -> None:
         conn, duties = self._connection(), self._duties
-        publication, patterns = duties.names.publication, duties.patterns
-        check_membership(conn, self._store, publication)
-        take_out(conn, self._store, publication, patterns, should_go_on=self._should_go_on)
-        membership = Membership(conn, self._store, publication)
-        self._watch.look(conn, membership.member_oids())
-        refusals = membership.take_up(patterns, should_go_on=self._should_go_on)
-        self._say_refusals(refusals)
+        rolls, selection = rolls_of(duties.names), duties.selection
+        for roll in rolls:
+            check_membership(conn, self._store, roll)
+            take_out(conn, self._store, roll, selection, should_go_on=self._should_go_on)
+        for roll in rolls:
+            membership = Membership(conn, self._store, roll)
+            self._watch.look(conn, membership.member_oids())
+            self._say_refusals(membership.take_up(selection, should_go_on=self._should_go_on))
         slot = read_slot(conn, duties.names.slot)
         if slot is not None and slot.restart_lsn is not None:
             self._metrics.retained_bytes.set(wal_position(conn) - slot.restart_lsn)

@@ -25,6 +25,7 @@ from tailrace.capture.membership import Membership, refuse
 from tailrace.capture.metrics import Metrics
 from tailrace.capture.news import News
 from tailrace.capture.removal import take_out
+from tailrace.capture.roll import rolls_of
 from tailrace.capture.streaming import Streaming
 from tailrace.capture.writing import WritingThread
 from tailrace.errors import SourceError
@@ -103,22 +104,27 @@ class Leader:
                 return True
 
             tip = attach(Attachment(conn, self._store, duties.names, self._writer_id, go_on))
-            publication = duties.names.publication
-            take_out(conn, self._store, publication, duties.patterns, should_go_on=should_go_on)
-            membership = Membership(conn, self._store, publication)
-            refusals = membership.take_up(duties.patterns, should_go_on=should_go_on)
+            selection = duties.selection
+            refusals, member_count = [], 0
+            for roll in rolls_of(duties.names):
+                take_out(conn, self._store, roll, selection, should_go_on=should_go_on)
+            for roll in rolls_of(duties.names):
+                membership = Membership(conn, self._store, roll)
+                refusals += membership.take_up(selection, should_go_on=should_go_on)
+                member_count += len(membership.member_oids())
             if is_first:
-                refuse(duties.patterns, refusals, member_count=len(membership.member_oids()))
+                refuse(selection.patterns, refusals, member_count=member_count)
         return tip
 
     def _start(self, conn: Connection, tip: Tip) -> None:
         """Begin to stream. Who held the lock before us may hold the slot a moment longer."""
         names = self._duties.names
+        publications = [roll.publication for roll in rolls_of(names)]
         deadline = time.monotonic() + self._settings.sender_timeout_s + JOIN_TIMEOUT_S
         news = News()
         while True:
             try:
-                self._connection.start(names.slot, [names.publication], tip.position)
+                self._connection.start(names.slot, publications, tip.position)
                 break
             except psycopg.errors.ObjectInUse as error:
                 if time.monotonic() >= deadline:

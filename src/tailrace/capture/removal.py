@@ -8,18 +8,18 @@ other, and starts again from a new base.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
-from tailrace.capture.membership import check_membership, record_membership
+from tailrace.capture.roll import Roll, check_membership, published, record_membership
 from tailrace.errors import SourceError
 from tailrace.failpoint import failpoint
 from tailrace.postgres.catalog import TableInfo, read_tables
 from tailrace.postgres.check_table import shape_findings
 from tailrace.postgres.finding import Severity
-from tailrace.postgres.pattern import TablePattern
-from tailrace.postgres.publication import Fingerprint, fingerprint
+from tailrace.postgres.publication import Fingerprint
 from tailrace.postgres.remove_table import remove_table
+from tailrace.postgres.selection import Selection
 from tailrace.postgres.session import Connection
 from tailrace.storage import Store
 
@@ -32,46 +32,43 @@ LOCK_TIMEOUT_MS: Final = 200
 def take_out(
     conn: Connection,
     store: Store,
-    publication: str,
-    patterns: Sequence[str],
+    roll: Roll,
+    selection: Selection,
     *,
     should_go_on: Callable[[], bool],
 ) -> None:
     """Take out what no pattern means any more, and what may not be published as it is now. What
     cannot be taken out at this moment is tried again at the next turn.
     """
-    published = fingerprint(conn, publication)
-    if published is None:
-        return
-    parsed = [TablePattern.parse(text) for text in patterns]
-    for table in read_tables(conn, [member.relation_oid for member in published.members]):
+    members = published(conn, roll).members
+    for table in read_tables(conn, [member.relation_oid for member in members]):
         if not should_go_on():
             return
-        reason = _why_out(conn, table, parsed)
+        reason = _why_out(conn, table, roll, selection)
         if reason:
-            _take_out(conn, store, publication, table, reason)
+            _take_out(conn, store, roll, table, reason)
 
 
-def _why_out(conn: Connection, table: TableInfo, patterns: Sequence[TablePattern]) -> str:
-    if not any(pattern.matches(table.schema, table.name) for pattern in patterns):
+def _why_out(conn: Connection, table: TableInfo, roll: Roll, selection: Selection) -> str:
+    if not selection.means(table):
         return "no pattern of capture.tables means it"
-    for finding in shape_findings(conn, table):
+    if roll.inserts_only and not selection.is_inserts_only(table):
+        return "more than its inserts can be captured now"
+    for finding in shape_findings(conn, table, inserts_only=roll.inserts_only):
         if finding.severity is Severity.BLOCKER:
             return finding.message
     return ""
 
 
-def _take_out(
-    conn: Connection, store: Store, publication: str, table: TableInfo, reason: str
-) -> None:
+def _take_out(conn: Connection, store: Store, roll: Roll, table: TableInfo, reason: str) -> None:
     def before_commit(planned: Fingerprint) -> None:
-        record_membership(store, planned)
+        record_membership(store, roll, planned)
         failpoint("removal.before_commit")
 
     try:
         remove_table(
             conn,
-            publication,
+            roll.publication,
             table,
             lock_timeout_ms=LOCK_TIMEOUT_MS,
             before_commit=before_commit,
@@ -79,5 +76,5 @@ def _take_out(
     except SourceError as error:
         logger.warning("table stays published for now reason=%s", error)
         return
-    check_membership(conn, store, publication)
+    check_membership(conn, store, roll)
     logger.warning("table set aside table=%s reason=%s", table.qualified, reason)

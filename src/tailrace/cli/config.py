@@ -38,6 +38,7 @@ from tailrace.cli.values import (
     Dsn,
     Duration,
     Master,
+    OptionalTablePatterns,
     PathOrUrl,
     Setting,
     Size,
@@ -101,6 +102,7 @@ class Capture(Section):
 
     mode: Annotated[Literal["auto", "wal"], BeforeValidator(_mode)] = "auto"
     tables: TablePatterns = ("public.*",)
+    inserts_only: OptionalTablePatterns = ()
     heartbeat_interval: Duration = timedelta(seconds=10)
     receive_timeout: Duration = timedelta(seconds=30)
     metrics_port: Annotated[Count, Field(ge=1, le=65535)] | None = None

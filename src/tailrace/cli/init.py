@@ -27,6 +27,7 @@ log:                              # every committed change, kept for replay
 capture:
   mode: auto                      # auto | wal
   tables: ["public.*"]            # schema.table, or schema.*
+  inserts_only: []                # of these, if they have no key, take inserts alone: append only
   heartbeat_interval: 10s         # keeps the slot moving while nothing happens
   receive_timeout: 30s            # silence after which the connection is made again
   # metrics_port: 9108            # Prometheus, on this port

@@ -30,7 +30,7 @@ def status(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose 
     from tailrace.cli.config import load
     from tailrace.cli.json_text import json_text
     from tailrace.cli.source import current_dsn
-    from tailrace.cli.wiring import source_names
+    from tailrace.cli.wiring import selection, source_names
     from tailrace.log import Reader
     from tailrace.status import gather
     from tailrace.storage import open_store
@@ -42,7 +42,7 @@ def status(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose 
         Reader(open_store(settings.log.url)),
         list(settings.streams),
         now_s=time.time(),
-        patterns=settings.capture.tables,
+        selection=selection(settings),
     )
     if as_json:
         typer.echo(json_text(report, indent=2))

@@ -123,9 +123,8 @@ Size = Annotated[int, BeforeValidator(_size)]
 Count = Annotated[int, BeforeValidator(_count)]
 PathOrUrl = Annotated[str, AfterValidator(_path)]
 Url = Annotated[str, AfterValidator(_url)]
-TablePatterns = Annotated[
-    tuple[Annotated[str, AfterValidator(_table_pattern)], ...], AfterValidator(_not_empty)
-]
+OptionalTablePatterns = tuple[Annotated[str, AfterValidator(_table_pattern)], ...]
+TablePatterns = Annotated[OptionalTablePatterns, AfterValidator(_not_empty)]
 Columns = Annotated[tuple[str, ...], AfterValidator(_some_columns)]
 SourceName = Annotated[str, AfterValidator(_source_name)]
 StreamName = Annotated[str, AfterValidator(_stream_name)]

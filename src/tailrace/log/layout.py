@@ -13,6 +13,7 @@ Names carry positions as 16 hex digits, so they sort as the log does.
     wanted/<oid>/<position>           a base of the table at or after <position> is asked for
     tables/<oid>/<n>.json             how a published table stood when it was last looked at
     publication/<n>.json              the publication after our n-th change of it
+    inserts/<n>.json                  the same, of the publication of inserts alone
     readers/<reader>/<position>       how far a registered reader has got
     streams/<stream>/...              a stream's start and its batches
     torn/<n>-<name>                   a damaged tail that recovery put aside
@@ -36,12 +37,13 @@ BASES: Final = "bases/"
 WANTED: Final = "wanted/"
 TABLES: Final = "tables/"
 PUBLICATION: Final = "publication/"
+INSERTS: Final = "inserts/"
 READERS: Final = "readers/"
 STREAMS: Final = "streams/"
 TORN: Final = "torn/"
 INTENT: Final = "intent.json"
 LEVELS: Final = (
-    *(SEGMENTS, MERGED, PARTS, PROGRESS, FRONTIER, BASES, WANTED, TABLES, PUBLICATION),
+    *(SEGMENTS, MERGED, PARTS, PROGRESS, FRONTIER, BASES, WANTED, TABLES, PUBLICATION, INSERTS),
     *(READERS, STREAMS, TORN),
 )
 """All that a log consists of, beside the intent."""
@@ -126,9 +128,9 @@ def table_key(oid: int, number: int) -> str:
     return f"{table_prefix(oid)}{number:08d}.json"
 
 
-def publication_key(number: int) -> str:
-    """The name of the n-th record of the publication."""
-    return f"{PUBLICATION}{number:08d}.json"
+def publication_key(level: str, number: int) -> str:
+    """The name of the n-th record of a publication; `level` is PUBLICATION or INSERTS."""
+    return f"{level}{number:08d}.json"
 
 
 def torn_key(number: int, key: str) -> str:

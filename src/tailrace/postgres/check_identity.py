@@ -39,8 +39,8 @@ def identity_findings(table: TableInfo, version_num: int) -> Iterator[Finding]:
         yield _generated(table, version_num)
 
 
-def leaf_findings(root: TableInfo, leaf: TableInfo, version_num: int) -> Iterator[Finding]:
-    """What a partition keeps its table from; the finding is about the table."""
+def leaf_storage_findings(root: TableInfo, leaf: TableInfo) -> Iterator[Finding]:
+    """Whether a partition's changes are in the wal; the finding is about the table."""
     subject, partition = root.qualified, f"partition {leaf.qualified}"
     if leaf.kind is Kind.FOREIGN:
         names = (qualified(root.schema, root.name), qualified(leaf.schema, leaf.name))
@@ -49,13 +49,19 @@ def leaf_findings(root: TableInfo, leaf: TableInfo, version_num: int) -> Iterato
             f"{partition} is a foreign table: its rows are not in this server's wal",
             shown("ALTER TABLE {} DETACH PARTITION {};", *names),
         )
-        return
     if leaf.persistence is Persistence.UNLOGGED:
         yield blocker(
             subject,
             f"{partition} is unlogged: its changes are not in the wal",
             _alter(leaf, "SET LOGGED"),
         )
+
+
+def leaf_identity_findings(root: TableInfo, leaf: TableInfo, version_num: int) -> Iterator[Finding]:
+    """Whether a partition's old rows are sent as those of its table; about the table as well."""
+    subject, partition = root.qualified, f"partition {leaf.qualified}"
+    if leaf.kind is Kind.FOREIGN:
+        return
     if not leaf.has_usable_identity:
         yield blocker(
             subject,

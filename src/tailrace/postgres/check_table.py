@@ -15,7 +15,11 @@ import psycopg
 from tailrace.model import META_COLUMNS
 from tailrace.postgres.add_table import holds_rows
 from tailrace.postgres.catalog import Kind, Persistence, TableInfo, read_leaves
-from tailrace.postgres.check_identity import identity_findings, leaf_findings
+from tailrace.postgres.check_identity import (
+    identity_findings,
+    leaf_identity_findings,
+    leaf_storage_findings,
+)
 from tailrace.postgres.check_names import name_findings
 from tailrace.postgres.finding import Finding, Severity, blocker, info, warning
 from tailrace.postgres.quote import identifier, qualified, shown
@@ -30,12 +34,13 @@ _KIND_NAMES: Final = {
 
 
 def table_findings(
-    conn: Connection, table: TableInfo, *, is_published: bool = False
+    conn: Connection, table: TableInfo, *, inserts_only: bool = False, is_published: bool = False
 ) -> list[Finding]:
     """Everything about one table; one that is published already has been read."""
     if not table.is_table:
         return [_not_a_table(table)]
-    findings = [*shape_findings(conn, table), *_rights(table, conn.info.user)]
+    findings = shape_findings(conn, table, inserts_only=inserts_only)
+    findings += _rights(table, conn.info.user)
     if table.children:
         children = ", ".join(table.children)
         findings.append(
@@ -47,16 +52,25 @@ def table_findings(
     return findings
 
 
-def shape_findings(conn: Connection, table: TableInfo) -> list[Finding]:
-    """What can come true of a table at any time by DDL, and then keeps it from being published."""
+def shape_findings(
+    conn: Connection, table: TableInfo, *, inserts_only: bool = False
+) -> list[Finding]:
+    """What can come true of a table at any time by DDL, and then keeps it from being published. If
+    only its inserts are, nothing needs to identify its rows.
+    """
     if not table.is_table:
         return [_not_a_table(table)]
     version_num = conn.info.server_version
-    findings = [*_storage(table), *identity_findings(table, version_num), *_columns(table)]
-    findings += name_findings(conn, table)
-    if table.kind is Kind.PARTITIONED:
-        for leaf in read_leaves(conn, table):
-            findings += leaf_findings(table, leaf, version_num)
+    findings = [*_storage(table), *_columns(table), *name_findings(conn, table)]
+    leaves = read_leaves(conn, table) if table.kind is Kind.PARTITIONED else []
+    for leaf in leaves:
+        findings += leaf_storage_findings(table, leaf)
+    if inserts_only:
+        message = "has no key: only its inserts are captured, for streams that append"
+        return [*findings, info(table.qualified, message)]
+    findings += identity_findings(table, version_num)
+    for leaf in leaves:
+        findings += leaf_identity_findings(table, leaf, version_num)
     return findings
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 import psycopg
 
 from tailrace.errors import SourceError
-from tailrace.postgres.quote import identifier, shown, statement
+from tailrace.postgres.quote import SourceNames, identifier, shown, statement
 from tailrace.postgres.session import Connection
 from tailrace.postgres.sqlstate import source_error
 
@@ -84,9 +84,22 @@ def fingerprint(conn: Connection, publication: str) -> Fingerprint | None:
     return Fingerprint(oid, xmin, members)
 
 
-def create_publication(conn: Connection, publication: str) -> Fingerprint:
+def published_tables(conn: Connection, names: SourceNames) -> tuple[Membership, ...]:
+    """All tables that are captured, be it their inserts alone."""
+    found = (fingerprint(conn, name) for name in (names.publication, names.inserts))
+    return tuple(member for each in found if each is not None for member in each.members)
+
+
+def create_publication(
+    conn: Connection, publication: str, *, inserts_only: bool = False
+) -> Fingerprint:
     """Make it, without tables, before the slot: decoding uses the catalog of each change's time."""
     query = "CREATE PUBLICATION {} WITH (publish_via_partition_root = true)"
+    if inserts_only:
+        query = (
+            "CREATE PUBLICATION {} "
+            "WITH (publish = 'insert, truncate', publish_via_partition_root = true)"
+        )
     try:
         conn.execute(statement(query, identifier(publication)))
     except psycopg.errors.InsufficientPrivilege as exc:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Final
 
 import psycopg
 
@@ -17,14 +18,17 @@ from tailrace.errors import LogError, SourceError
 from tailrace.log import Reader, layout, read_genesis
 from tailrace.log.retention import reader_positions
 from tailrace.model import Lsn
-from tailrace.postgres.publication import Fingerprint, fingerprint
+from tailrace.postgres.publication import Membership, published_tables
 from tailrace.postgres.quote import SourceNames
+from tailrace.postgres.selection import Selection
 from tailrace.postgres.server import wal_position
 from tailrace.postgres.session import connect, source_error
 from tailrace.postgres.slot import SlotState, read_slot
 from tailrace.status.age import oldest_commit_s
 from tailrace.status.left_out import LeftOut, left_out
 from tailrace.storage import Store
+
+_NOTHING: Final = Selection(())
 
 
 class State(StrEnum):
@@ -108,31 +112,31 @@ def gather(
     streams: Sequence[str],
     *,
     now_s: float,
-    patterns: Sequence[str] = (),
+    selection: Selection = _NOTHING,
 ) -> Report:
     """Ask Postgres and the store; `dsn` is None if the source is not running.
 
-    With `patterns` it is also told which of these tables are left out, and why.
+    With `selection` it is also told which of these tables are left out, and why.
     """
     log = _log(reader)
     positions = reader_positions(reader.store)
     reports = tuple(_stream(name, positions.get(name), log, reader, now_s) for name in streams)
-    source = _source(dsn, names, patterns, has_log=log.start is not None)
+    source = _source(dsn, names, selection, has_log=log.start is not None)
     if source.wal_lsn is not None and log.tip is not None:
         log = replace(log, lag_bytes=max(0, source.wal_lsn - log.tip.wal))
     return Report(source, log, reports)
 
 
 def _source(
-    dsn: str | None, names: SourceNames, patterns: Sequence[str], *, has_log: bool
+    dsn: str | None, names: SourceNames, selection: Selection, *, has_log: bool
 ) -> SourceReport:
     if dsn is None:
         return SourceReport(names.slot, State.UNKNOWN, error="the embedded postgres is not running")
     try:
         with connect(dsn) as conn:
             slot = read_slot(conn, names.slot)
-            published = fingerprint(conn, names.publication)
-            excluded = left_out(conn, patterns, published)
+            published = published_tables(conn, names)
+            excluded = left_out(conn, selection, {member.relation_oid for member in published})
             position = wal_position(conn)
     except psycopg.Error as error:
         return SourceReport(names.slot, State.UNKNOWN, error=str(source_error(error)))
@@ -158,8 +162,8 @@ def _state(slot: SlotState | None, *, has_log: bool) -> State:
     return State.STREAMING if slot.is_active else State.IDLE
 
 
-def _tables(published: Fingerprint | None) -> tuple[str, ...]:
-    return tuple(sorted(member.table for member in published.members)) if published else ()
+def _tables(published: Sequence[Membership]) -> tuple[str, ...]:
+    return tuple(sorted(member.table for member in published))
 
 
 def _log(reader: Reader) -> LogReport:
