@@ -212,8 +212,8 @@ def _changes(draw: Draw, table: Relation) -> bytes:
     )
 
 
-_CELLS = {kind: texts | st.sampled_from([None, wire.UNSENT]) for kind, texts in _TYPES.items()}
+CELLS = {kind: texts | st.sampled_from([None, wire.UNSENT]) for kind, texts in _TYPES.items()}
 
 
 def _row(draw: Draw, table: Relation) -> list[wire.Cell]:
-    return [draw(_CELLS[column.type_oid, column.typmod]) for column in table.columns]
+    return [draw(CELLS[column.type_oid, column.typmod]) for column in table.columns]
