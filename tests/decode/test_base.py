@@ -43,8 +43,14 @@ def _from_stream(
     relation: Relation, rows: Sequence[wire.Row], *, columns: Sequence[str] | None = None
 ) -> pa.Table:
     frames = [wire.begin(), *(wire.insert(relation.oid, row) for row in rows), wire.commit(100)]
-    known = {"initial": {relation.oid: relation}, "versions": {}}
-    (found,) = decode(Frames.of(frames), **known, after=ORIGIN, upto=END, columns=columns)
+    (found,) = decode(
+        Frames.of(frames),
+        initial={relation.oid: relation},
+        versions={},
+        after=ORIGIN,
+        upto=END,
+        columns=columns,
+    )
     return found.rows
 
 

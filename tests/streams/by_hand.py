@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
-from itertools import pairwise
+import threading
+from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
 
 from tailrace.log import Reader
 from tailrace.model import Offset
-from tailrace.sinks import Batch, Sink
+from tailrace.sinks import Batch, Load, Sink
 from tailrace.sinks.memory import MemorySink
 from tailrace.spark.options import NO_LIMIT
-from tailrace.spark.packed import PackedOptions, PackedStreamReader
+from tailrace.spark.packed import PackedOptions, PackedStreamReader, ReadTable
+from tailrace.spark.selection import EVERYTHING, Selection
 from tailrace.storage import Store
 from tailrace.streams.delivery import Delivery
+from tailrace.streams.preparing import load_due
 from tailrace.streams.record import StreamRecord
 from tailrace.streams.resume import resume
 
@@ -24,7 +26,9 @@ ALL_TABLES = ("public.*",)
 
 
 class Run:
-    """One run, from where the stream's record says to the end of the log, a batch at a time."""
+    """One run, from where the stream's record says to the end of the log, a batch at a time; what
+    is due is loaded first.
+    """
 
     def __init__(
         self,
@@ -34,15 +38,42 @@ class Run:
         stream: str = STREAM,
         patterns: Sequence[str] = ALL_TABLES,
         changes_max: int = NO_LIMIT,
+        selection: Selection = EVERYTHING,
         log: Store | None = None,
     ) -> None:
         told, writer = tuple(patterns), secrets.token_hex(8)
+        self._again: Callable[[], Run] = lambda: Run(
+            store,
+            sink,
+            stream=stream,
+            patterns=patterns,
+            changes_max=changes_max,
+            selection=selection,
+            log=log,
+        )
         record = StreamRecord(store, stream)
-        at = resume(record, Reader(store), patterns=told, writer=writer)
-        self.delivery = Delivery(stream, sink, record, at, patterns=told, writer=writer)
-        first_end = at.unfinished.upto if at.unfinished else None
+        at = resume(record, Reader(store), patterns=told, writer=writer, selection=str(selection))
+        self.delivery = Delivery(stream, sink, record, at, writer=writer, selection=selection)
+        load_due(
+            self.delivery,
+            store,
+            told,
+            selection,
+            unfinished=at.unfinished,
+            stop=threading.Event(),
+        )
+        self._is_open = at.first_end is not None
+        tables = self.delivery.tables
         self._source = PackedStreamReader(
-            PackedOptions((log or store).url, told, at.start, first_end, changes_max, NO_LIMIT)
+            PackedOptions(
+                log=(log or store).url,
+                tables=tuple(ReadTable(t.oid, t.qualified, t.position) for t in tables),
+                start=self.delivery.delivered.position,
+                first_end=at.first_end,
+                changes_max=changes_max,
+                bytes_max=NO_LIMIT,
+                selection=selection,
+            )
         )
         self._position = self._source.initialOffset()
 
@@ -58,31 +89,46 @@ class Run:
         return True
 
     def to_end(self) -> Offset:
-        """Deliver everything; returns how far that is."""
+        """Deliver everything; returns how far that is. A run that had an unfinished batch to deliver
+        has not looked for bases: that is left to another.
+        """
         while self.step():
             pass
+        if self._is_open:
+            return self._again().to_end()
         return self.delivery.delivered.position
 
 
 class WatchedSink(MemorySink):
-    """Keeps the rows as a sink must, and every batch that it was ever given."""
+    """Keeps the rows as a sink must, and every batch and load that it was ever given."""
 
     def __init__(self) -> None:
         super().__init__()
         self.given: list[Batch] = []
+        self.loads: list[Load] = []
 
     def write(self, batch: Batch) -> None:
         self.given.append(batch)
         super().write(batch)
 
+    def load(self, load: Load, rows: Iterable[pa.Table]) -> None:
+        self.loads.append(load)
+        super().load(load, rows)
+
     def check_numbers(self) -> None:
-        """The same number always means the same range, and ranges follow each other."""
+        """The same number always means the same, and ranges follow each other unless a load is
+        between them.
+        """
         ranges = {batch.sequence: (batch.after, batch.upto) for batch in self.given}
         for batch in self.given:
             assert ranges[batch.sequence] == (batch.after, batch.upto)
-        ordered = [ranges[number] for number in sorted(ranges)]
-        for (_, upto), (after, _) in pairwise(ordered):
-            assert upto == after
+        bases = {load.sequence: (load.relation.oid, load.position) for load in self.loads}
+        for load in self.loads:
+            assert bases[load.sequence] == (load.relation.oid, load.position)
+        assert not bases.keys() & ranges.keys()
+        for number, (_, upto) in ranges.items():
+            if number + 1 in ranges:
+                assert upto == ranges[number + 1][0]
 
 
 def rows_of(sink: MemorySink, table: str = "public.orders") -> list[tuple[object, ...]]:

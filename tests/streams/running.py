@@ -103,9 +103,9 @@ class BadSink:
         self._sink.close()
 
 
-def stream(name: str, sink: Sink, **limits: int) -> Stream:
+def stream(name: str, sink: Sink, *, changes_max: int | None = None) -> Stream:
     """All tables to a sink that is there already."""
-    return Stream(name, ["public.*"], lambda: sink, **limits)
+    return Stream(name, ["public.*"], lambda: sink, changes_max=changes_max)
 
 
 def lake_stream(name: str, path: Path, mode: str = "upsert") -> Stream:

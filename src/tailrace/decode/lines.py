@@ -72,10 +72,11 @@ def _escapes(data: NDArray[np.uint8]) -> NDArray[np.int64]:
         return backslashes
     is_first = np.diff(backslashes, prepend=-2) != 1
     run = np.maximum.accumulate(np.where(is_first, backslashes, 0))
-    escapes = backslashes[(backslashes - run) % 2 == 0]
+    escapes: NDArray[np.int64] = backslashes[(backslashes - run) % 2 == 0]
     if escapes[-1] + 1 == len(data):
         raise SegmentCorrupt("a row of a base ends inside of an escape")
-    return escapes[data[escapes + 1] != _NULL_MARK]
+    kept: NDArray[np.int64] = escapes[data[escapes + 1] != _NULL_MARK]
+    return kept
 
 
 def _moved(cells: Cells, escapes: NDArray[np.int64]) -> Cells:

@@ -52,7 +52,8 @@ class Base:
 
     `frame` is a Relation frame of the table's shape at that position, so that its rows are decoded
     as streamed ones are; `relation` adds what the catalog said. The rows are those of the parts, in
-    their order.
+    their order. `folded_from` is the position of the base that was read from Postgres, if this one
+    was folded from it and the changes since.
     """
 
     source: SourceIdentity
@@ -62,6 +63,14 @@ class Base:
     taken_ts_us: int
     origin: BaseOrigin
     parts: tuple[BasePart, ...] = ()
+    folded_from: Lsn | None = None
+
+    @property
+    def generation(self) -> Lsn:
+        """When the table was last read: who has this generation has nothing to read anew, because
+        a fold says the same as the changes.
+        """
+        return self.position if self.folded_from is None else self.folded_from
 
     @property
     def row_count(self) -> int:
@@ -85,6 +94,7 @@ class Base:
             "taken_ts_us": self.taken_ts_us,
             "origin": self.origin.value,
             "parts": [[part.key, part.row_count, part.data_bytes] for part in self.parts],
+            "folded_from": None if self.folded_from is None else int(self.folded_from),
         }
         return _dump({**value, "crc32": f"{zlib.crc32(_dump(value)):08x}"})
 
@@ -109,6 +119,7 @@ class Base:
                 taken_ts_us=value["taken_ts_us"],
                 origin=BaseOrigin(value["origin"]),
                 parts=tuple(BasePart(*part) for part in value["parts"]),
+                folded_from=_position(value["folded_from"]),
             )
         except (KeyError, ValueError, TypeError, OverflowError) as error:
             raise _corrupt(key, "cannot be read") from error
@@ -202,6 +213,10 @@ def delete_unfinished(store: Store, oids: Iterable[int]) -> None:
             and oid in newest
             and position < newest[oid]
         )
+
+
+def _position(value: int | None) -> Lsn | None:
+    return None if value is None else Lsn(value)
 
 
 def _dump(value: dict[str, object]) -> bytes:

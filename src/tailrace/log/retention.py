@@ -44,6 +44,17 @@ def put_reader_position(store: Store, name: str, position: Lsn) -> None:
     raise_mark(store, layout.reader_key(name, position))
 
 
+def set_reader_position(store: Store, name: str, position: Lsn) -> None:
+    """Move a reader, back as well: it takes up what it had passed over.
+
+    A listing that runs meanwhile may miss it. So a reader goes back only as far as the newest bases
+    stand: what follows those is kept for their own sake.
+    """
+    put_reader_position(store, name, position)
+    key, entries = layout.reader_key(name, position), store.list(layout.reader_prefix(name))
+    store.delete(entry.key for entry in entries if entry.key > key)
+
+
 def reader_positions(store: Store) -> dict[str, Lsn]:
     """How far each registered reader has got."""
     positions: dict[str, Lsn] = {}

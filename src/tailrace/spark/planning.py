@@ -69,7 +69,7 @@ def decode_pieces(
         for piece, segment in fetch(store, planned, wanted=wanted):
             header = segment.header
             names = {use.relation.qualified for use in header.relations if wanted(use.relation)}
-            yield from decode(
+            found = decode(
                 segment.frames,
                 initial=header.initial,
                 versions=header.versions,
@@ -79,6 +79,8 @@ def decode_pieces(
                 columns=columns,
                 open_transaction=_open_transaction(piece),
             )
+            # Another table may have had the name.
+            yield from (changes for changes in found if wanted(changes.relation))
 
 
 def _open_transaction(piece: Piece) -> OpenTransaction | None:
@@ -108,7 +110,6 @@ class BatchEnds:
         reader: Reader,
         *,
         limits: Limits,
-        wanted: Wanted,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -116,7 +117,6 @@ class BatchEnds:
         self._clock = clock
         self._sleep = sleep
         self._limits = limits
-        self._wanted = wanted
         self._target: Offset | None = None
         self._idle_at: Offset | None = None
         self._poll_at = 0.0
@@ -126,11 +126,11 @@ class BatchEnds:
         """From now on, what is appended later is not there (Trigger.AvailableNow)."""
         self._target = Offset.whole(self.reader.tip().segment_end)
 
-    def next(self, start: Offset, limit: ReadLimit) -> Offset:
+    def next(self, start: Offset, limit: ReadLimit, *, wanted: Wanted) -> Offset:
         """The end of the batch that starts after `start`; `start` if there is nothing new."""
         if start == self._idle_at and not self._is_news(start):
             return start
-        end = plan_end(self.reader, start, limits=self._limited(limit), wanted=self._wanted)
+        end = plan_end(self.reader, start, limits=self._limited(limit), wanted=wanted)
         if self._target is not None:
             end = max(start, min(end, self._target))
         if end == start:

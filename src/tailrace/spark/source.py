@@ -145,7 +145,8 @@ class TableStreamReader(_Table, DataSourceStreamReader, SupportsTriggerAvailable
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """Where the batch ends."""
         with one_line_errors():
-            return self._batch_ends().next(Offset.from_dict(start), limit).to_dict()
+            end = self._batch_ends().next(Offset.from_dict(start), limit, wanted=self._wants)
+            return end.to_dict()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end."""
@@ -200,5 +201,5 @@ class TableStreamReader(_Table, DataSourceStreamReader, SupportsTriggerAvailable
     def _batch_ends(self) -> BatchEnds:
         if self._ends is None:
             options = self._options
-            self._ends = BatchEnds(options.reader(), limits=options.limits, wanted=self._wants)
+            self._ends = BatchEnds(options.reader(), limits=options.limits)
         return self._ends

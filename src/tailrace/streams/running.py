@@ -1,7 +1,8 @@
-"""One stream's query, restarted as long as that may help.
+"""One stream: its loads, then its query, restarted as long as that may help.
 
 Every run starts on a fresh Spark checkpoint: the stream's record says where to go on, so a damaged
-checkpoint can lose nothing.
+checkpoint can lose nothing. When a base appears that the stream is to load, its query ends after
+the batch that is under way, and begins anew behind the load.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import logging
 import secrets
 import shutil
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,16 +21,21 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace.backoff import Backoff
-from tailrace.errors import TailraceError
+from tailrace.errors import LogError, StoreError, TailraceError
 from tailrace.log import Reader
+from tailrace.log.bases import newest_bases, newest_positions
+from tailrace.model import Lsn
 from tailrace.sinks import Sink
 from tailrace.spark.options import BATCH_BYTES, NO_LIMIT
-from tailrace.spark.packed import PackedDataSource, PackedOptions
+from tailrace.spark.packed import PackedDataSource, PackedOptions, ReadTable
+from tailrace.spark.selection import EVERYTHING, Selection
 from tailrace.storage import Store
 from tailrace.streams.delivery import Delivered, Delivery
 from tailrace.streams.failure import Failure, failure_of, query_failure
+from tailrace.streams.preparing import Preparation, load_due
 from tailrace.streams.record import StreamRecord
-from tailrace.streams.resume import resume
+from tailrace.streams.resume import Resume, resume
+from tailrace.streams.taken import due_loads, matching
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +48,10 @@ STEADY_S: Final = 20.0
 """A query that has run this long is healthy, even if there was nothing to deliver."""
 
 
+LOOK_S: Final = 3.0
+"""How often a running stream looks for new bases."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stream:
     """Some tables, delivered to one sink."""
@@ -51,6 +62,7 @@ class Stream:
     trigger_s: float = 0.2
     changes_max: int | None = None
     bytes_max: int | None = None
+    selection: Selection = EVERYTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +84,12 @@ class RunningStream:
         self._store = store
         self._checkpoints = work_dir.absolute() / "checkpoints" / stream.name
         self._backoff = Backoff(Random())
+        self._preparation: Preparation | None = None
         self._query: StreamingQuery | None = None
         self._delivery: Delivery | None = None
+        self._at: Resume | None = None
+        self._seen: dict[int, Lsn] = {}
+        self._look_at = 0.0
         self._sink: Sink | None = None
         self._started_at = 0.0
         self._again_at = 0.0
@@ -88,19 +104,23 @@ class RunningStream:
         return StreamState(self._stream.name, delivered, self._error, self._is_stopped)
 
     def step(self, now: float) -> None:
-        """Start the query, notice its end, or wait: whatever is due."""
+        """Prepare, start the query, notice its end, or wait: whatever is due."""
         if self._is_stopped:
             return
-        if self._query is None:
+        if self._preparation is not None:
+            if self._preparation.is_over:
+                self._prepared(now)
+        elif self._query is None:
             if now >= self._again_at:
-                self._attempt(now)
-            return
-        self._note_health(now)
-        if not self._query.isActive:
-            self._ended(now)
+                self._preparation = Preparation(self._prepare, name=self._stream.name)
+        else:
+            self._watch(self._query, now)
 
     def stop(self) -> None:
         """End the query. A batch that is at the sink is waited for; any other comes again."""
+        preparation, self._preparation = self._preparation, None
+        if preparation is not None:
+            preparation.stop()
         query, self._query = self._query, None
         if query is not None:
             query.stop()
@@ -108,33 +128,90 @@ class RunningStream:
         if sink is not None:
             sink.close()
 
-    def _attempt(self, now: float) -> None:
-        try:
-            self._start(now)
-        except Exception as error:
+    def _prepare(self, stop: threading.Event) -> None:
+        """In a thread of its own."""
+        stream, store = self._stream, self._store
+        writer, patterns, selection = secrets.token_hex(8), stream.tables, stream.selection
+        record = StreamRecord(store, stream.name)
+        self._at = at = resume(
+            record, Reader(store), patterns=patterns, writer=writer, selection=str(selection)
+        )
+        if self._sink is None:
+            self._sink = stream.open_sink()
+        self._seen = newest_positions(store)
+        self._delivery = delivery = Delivery(
+            stream.name, self._sink, record, at, writer=writer, selection=selection
+        )
+        load_due(delivery, store, patterns, selection, unfinished=at.unfinished, stop=stop)
+
+    def _prepared(self, now: float) -> None:
+        preparation, self._preparation = self._preparation, None
+        assert preparation is not None
+        error = preparation.error
+        if error is None:
+            try:
+                self._start(now)
+            except Exception as raised:
+                error = raised
+        if error is not None:
             self._failed(failure_of(error), now, cause=error)
 
     def _start(self, now: float) -> None:
-        stream = self._stream
-        writer, patterns = secrets.token_hex(8), tuple(stream.tables)
-        record = StreamRecord(self._store, stream.name)
-        at = resume(record, Reader(self._store), patterns=patterns, writer=writer)
-        if self._sink is None:
-            self._sink = stream.open_sink()
-        self._delivery = Delivery(
-            stream.name, self._sink, record, at, patterns=patterns, writer=writer
-        )
+        stream, delivery = self._stream, self._delivery
+        assert delivery is not None and self._at is not None
         options = PackedOptions(
             log=self._store.url,
-            patterns=patterns,
-            start=at.start,
-            first_end=at.unfinished.upto if at.unfinished else None,
+            tables=tuple(
+                ReadTable(table.oid, table.qualified, table.position) for table in delivery.tables
+            ),
+            start=delivery.delivered.position,
+            first_end=self._at.first_end,
             changes_max=stream.changes_max or NO_LIMIT,
             bytes_max=stream.bytes_max or BATCH_BYTES,
+            selection=stream.selection,
         )
-        self._query = self._start_query(options, self._delivery)
-        self._started_at = now
-        logger.info("stream started stream=%s after=%s", stream.name, at.start)
+        self._query = self._start_query(options, delivery)
+        self._started_at = self._look_at = now
+        logger.info("stream started stream=%s after=%s", stream.name, options.start)
+
+    def _watch(self, query: StreamingQuery, now: float) -> None:
+        self._note_health(now)
+        if not query.isActive:
+            self._ended(now)
+        elif now >= self._look_at:
+            self._look_at = now + LOOK_S
+            self._look(query, now)
+
+    def _look(self, query: StreamingQuery, now: float) -> None:
+        try:
+            if not self._has_other_tables():
+                return
+        except LogError as error:
+            self._failed(failure_of(error), now, cause=error)
+        query.stop()
+        self._query, self._again_at = None, max(self._again_at, now)
+
+    def _has_other_tables(self) -> bool:
+        """Whether the stream has to take up a base, or to leave out a table it still has."""
+        assert self._delivery is not None and self._at is not None
+        if self._at.first_end is not None and not self._delivery.delivered.batch_count:
+            return False
+        tables, patterns = self._delivery.tables, self._stream.tables
+        if matching(tables, patterns) != tables:
+            return True
+        try:
+            seen = newest_positions(self._store)
+            if seen == self._seen:
+                return False
+            is_due = bool(due_loads(newest_bases(self._store), tables, patterns))
+        except StoreError as error:
+            if not error.retry:
+                raise
+            # The next look may do better.
+            logger.debug("bases cannot be looked for error=%s", error)
+            return False
+        self._seen = seen
+        return is_due
 
     def _start_query(self, options: PackedOptions, delivery: Delivery) -> StreamingQuery:
         source = self._spark.readStream.format(PackedDataSource.name())
