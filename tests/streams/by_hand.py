@@ -89,7 +89,7 @@ class Run:
         return True
 
     def to_end(self) -> Offset:
-        """Deliver everything; returns how far that is. A run that had an unfinished batch to deliver
+        """Deliver everything; returns how far that is. A run that began with an unfinished batch
         has not looked for bases: that is left to another.
         """
         while self.step():

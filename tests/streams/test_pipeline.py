@@ -71,7 +71,7 @@ def test_log_is_delivered_to_every_sink_while_it_grows(
     assert lake_rows(tmp_path / "lake") == rows_of(memory) == orders.rows
     assert lake_rows(tmp_path / "lake", "public/items") == items.rows
     assert _is_once(lake_table(tmp_path / "history").to_pylist(), 24)
-    assert _is_once(shown.getvalue().splitlines(), 24 + 5)
+    assert _is_once(shown.getvalue().splitlines(), 2 + 24 + 5)
 
 
 def test_f102_stream_goes_on_where_it_was(

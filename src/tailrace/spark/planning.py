@@ -130,7 +130,7 @@ class BatchEnds:
         """The end of the batch that starts after `start`; `start` if there is nothing new."""
         if start == self._idle_at and not self._is_news(start):
             return start
-        end = plan_end(self.reader, start, limits=self._limited(limit), wanted=wanted)
+        end = plan_end(self.reader, start, limits=self.limited(limit), wanted=wanted)
         if self._target is not None:
             end = max(start, min(end, self._target))
         if end == start:
@@ -154,7 +154,8 @@ class BatchEnds:
             return False
         return True
 
-    def _limited(self, limit: ReadLimit) -> Limits:
+    def limited(self, limit: ReadLimit) -> Limits:
+        """What Spark's limit means, beside our own."""
         match limit:
             case ReadMaxRows(max_rows):
                 return replace(self._limits, changes_max=max_rows)
