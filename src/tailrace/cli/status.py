@@ -40,7 +40,7 @@ def status(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose 
         current_dsn(settings),
         source_names(settings),
         Reader(open_store(settings.log.url)),
-        list(settings.streams),
+        {name: stream.tables for name, stream in settings.streams.items()},
         now_s=time.time(),
         selection=selection(settings),
     )
@@ -103,3 +103,5 @@ def _streams(streams: tuple[StreamReport, ...]) -> Iterator[tuple[str, str, str]
         else:
             lag = f"{show_size(stream.lag_bytes)} and {show_duration(stream.lag_s or 0)} behind"
             yield "stream", stream.name, f"at {stream.position}, {lag}"
+        if stream.waiting:
+            yield "", "", f"waiting for the base of {', '.join(stream.waiting)}"

@@ -7,7 +7,7 @@ the part of the log that it has seen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -16,8 +16,10 @@ import psycopg
 
 from tailrace.errors import LogError, SourceError
 from tailrace.log import Reader, layout, read_genesis
+from tailrace.log.bases import newest_positions
 from tailrace.log.retention import reader_positions
 from tailrace.model import Lsn
+from tailrace.postgres.pattern import TablePattern
 from tailrace.postgres.publication import Membership, published_tables
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.selection import Selection
@@ -56,6 +58,7 @@ class SourceReport:
     retained_wal_bytes: int | None = None
     safe_wal_bytes: int | None = None
     tables: tuple[str, ...] = ()
+    without_base: tuple[str, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     error: str = ""
 
@@ -80,13 +83,15 @@ class StreamReport:
     """How far a stream is; `position` is None if it has not begun.
 
     `lag_bytes` is the WAL between it and the log's end, `lag_s` the age of the oldest commit that
-    it has not delivered. `error` says why it cannot go on from where it is.
+    it has not delivered. `waiting` are tables whose base is not complete yet: the others flow
+    meanwhile. `error` says why it cannot go on from where it is.
     """
 
     name: str
     position: Lsn | None = None
     lag_bytes: int | None = None
     lag_s: float | None = None
+    waiting: tuple[str, ...] = ()
     error: str = ""
 
 
@@ -109,26 +114,39 @@ def gather(
     dsn: str | None,
     names: SourceNames,
     reader: Reader,
-    streams: Sequence[str],
+    streams: Mapping[str, Sequence[str]],
     *,
     now_s: float,
     selection: Selection = _NOTHING,
 ) -> Report:
-    """Ask Postgres and the store; `dsn` is None if the source is not running.
+    """Ask Postgres and the store; `dsn` is None if the source is not running. `streams` gives the
+    patterns of each stream's tables.
 
     With `selection` it is also told which of these tables are left out, and why.
     """
     log = _log(reader)
     positions = reader_positions(reader.store)
-    reports = tuple(_stream(name, positions.get(name), log, reader, now_s) for name in streams)
-    source = _source(dsn, names, selection, has_log=log.start is not None)
+    based = set(newest_positions(reader.store))
+    source = _source(dsn, names, selection, based, has_log=log.start is not None)
+    reports = tuple(
+        replace(
+            _stream(name, positions.get(name), log, reader, now_s),
+            waiting=_matching(source.without_base, tables),
+        )
+        for name, tables in streams.items()
+    )
     if source.wal_lsn is not None and log.tip is not None:
         log = replace(log, lag_bytes=max(0, source.wal_lsn - log.tip.wal))
     return Report(source, log, reports)
 
 
 def _source(
-    dsn: str | None, names: SourceNames, selection: Selection, *, has_log: bool
+    dsn: str | None,
+    names: SourceNames,
+    selection: Selection,
+    based: set[int],
+    *,
+    has_log: bool,
 ) -> SourceReport:
     if dsn is None:
         return SourceReport(names.slot, State.UNKNOWN, error="the embedded postgres is not running")
@@ -150,6 +168,7 @@ def _source(
         retained_wal_bytes=position - slot.restart_lsn if slot and slot.restart_lsn else None,
         safe_wal_bytes=slot.safe_wal_bytes if slot else None,
         tables=_tables(published),
+        without_base=_tables(published, without=based),
         left_out=excluded,
     )
 
@@ -162,8 +181,16 @@ def _state(slot: SlotState | None, *, has_log: bool) -> State:
     return State.STREAMING if slot.is_active else State.IDLE
 
 
-def _tables(published: Sequence[Membership]) -> tuple[str, ...]:
-    return tuple(sorted(member.table for member in published))
+def _tables(published: Sequence[Membership], *, without: Collection[int] = ()) -> tuple[str, ...]:
+    return tuple(sorted(each.table for each in published if each.relation_oid not in without))
+
+
+def _matching(tables: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]:
+    parsed = [TablePattern.parse(text) for text in patterns]
+    names = [(table, table.split(".", 1)) for table in tables]
+    return tuple(
+        table for table, name in names if any(one.matches(name[0], name[1]) for one in parsed)
+    )
 
 
 def _log(reader: Reader) -> LogReport:
