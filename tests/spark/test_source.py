@@ -146,7 +146,8 @@ def test_idle_stream_makes_no_batches(reads: Reads, log: MadeLog) -> None:
     table = Table()
     log.insert(table, 1)
     found: list[pa.Table] = []
-    query = reads.start(reads.stream(), found.append, available_now=False)
+    stream = reads.stream(startingOffset="earliest")
+    query = reads.start(stream, found.append, available_now=False)
     try:
         query.processAllAvailable()
         assert len(found) == 1
@@ -221,17 +222,17 @@ def test_f093_dropped_changes_are_out_of_range_and_never_skipped(
 ) -> None:
     table = Table()
     log.insert(table, 1)
-    assert _ids(_flat(reads.batches())) == [1]
+    assert _ids(_flat(reads.batches(startingOffset="earliest"))) == [1]
     for key in (2, 3, 4):
         log.insert(table, key)
-    retain(log.store, RetentionPolicy(bytes_max=1), now_s=LATER_S)
+    retain(log.store, RetentionPolicy(hard_bytes_max=1), now_s=LATER_S)
     with pytest.raises(PySparkException) as caught:
-        reads.batches()
+        reads.batches(startingOffset="earliest")
     assert told(caught.value).startswith("the log starts at ")
     with pytest.raises(PySparkException) as caught:
         reads.rows(startingOffset=log.begin)
     assert "retention has dropped these changes" in told(caught.value)
-    assert _ids(reads.rows()) == [4], "earliest is what is left"
+    assert _ids(reads.rows(startingOffset="earliest")) == [4], "earliest is what is left"
 
 
 @pytest.mark.parametrize(
@@ -315,7 +316,7 @@ def test_base_is_cut_by_the_limits_and_each_row_comes_once(reads: Reads, log: Ma
     batches = reads.batches(maxChangesPerTrigger=3)
     assert [len(rows) for rows in batches] == [3, 3, 3, 2, 2]
     assert _flat(batches) == reads.rows()
-    sizes = [len(rows) for rows in reads.batches(maxBytesPerTrigger=40, checkpoint="other")]
+    sizes = [len(rows) for rows in reads.batches(maxBytesPerTrigger=20, checkpoint="other")]
     assert sum(sizes) == 13 and len(sizes) > 4
 
 
@@ -329,10 +330,9 @@ def test_stream_goes_on_in_the_base_that_it_began_with(reads: Reads, log: MadeLo
             log.base_of(table)
             raise RuntimeError("dies in its second batch")
 
-    options = {"maxChangesPerTrigger": 3}
     with pytest.raises(PySparkException):
-        reads.start(reads.stream(**options), take).awaitTermination()
-    rest = _flat(reads.batches(**options))
+        reads.start(reads.stream(maxChangesPerTrigger=3), take).awaitTermination()
+    rest = _flat(reads.batches(maxChangesPerTrigger=3))
     assert [row["_ordinal"] for row in seen[0] + rest if row["_origin"] == "snapshot"] == list(
         range(11)
     )

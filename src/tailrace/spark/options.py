@@ -126,7 +126,8 @@ class ReadOptions:
                     f"{self.table} has no base{f' up to {upto}' if upto is not None else ''}",
                     hint="`tailrace snapshot` makes one; startingOffset=earliest does without",
                 )
-        return Place(_position(reader, self.starting or "earliest", "startingOffset"))
+        starting = "earliest" if self.starting is None else self.starting
+        return Place(_position(reader, starting, "startingOffset"))
 
     def end(self, reader: Reader) -> Offset:
         """The position up to which to read."""
