@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRow
 
 from tailrace.log import Reader, layout
 from tailrace.log.plan import Limits, Piece, Wanted, fetch, plan_end
-from tailrace.model import Offset
+from tailrace.model import Offset, Relation
 from tailrace.spark.options import NO_LIMIT
 from tailrace.storage import ObjectMissing, Store, open_store
 
@@ -60,9 +60,14 @@ def partitions(pieces: Iterable[Piece]) -> list[LogPartition]:
 
 
 def decode_pieces(
-    store: Store, pieces: Iterable[Piece], wanted: Wanted, columns: tuple[str, ...] | None
+    store: Store,
+    pieces: Iterable[Piece],
+    wanted: Wanted,
+    columns: tuple[str, ...] | None,
+    *,
+    read_as: Callable[[Relation], Relation] = lambda relation: relation,
 ) -> Iterator[TableChanges]:
-    """Fetch and decode, piece by piece."""
+    """Fetch and decode, piece by piece; each table in the shape that `read_as` gives for it."""
     from tailrace.decode import decode
 
     for planned in pieces:
@@ -71,8 +76,8 @@ def decode_pieces(
             names = {use.relation.qualified for use in header.relations if wanted(use.relation)}
             found = decode(
                 segment.frames,
-                initial=header.initial,
-                versions=header.versions,
+                initial={oid: read_as(each) for oid, each in header.initial.items()},
+                versions={frame: read_as(each) for frame, each in header.versions.items()},
                 after=piece.after,
                 upto=piece.upto,
                 tables=names,
