@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,20 +21,18 @@ from tailrace.compaction.texts import as_texts, to_lines
 from tailrace.decode import decode_base
 from tailrace.log import Base, BaseOrigin
 from tailrace.log.bases import newest_bases, read_base_part
+from tailrace.log.retention import RetentionPolicy, retain
 from tailrace.log.wanted import WantedBase, want_base, wanted_bases
 from tailrace.model import Column, Lsn, PgType, Relation, ReplicaIdentity
-from tailrace.storage import MemoryStore, Store
+from tailrace.storage import MemoryStore, Store, open_store
+from tests.capture.running import ROOT
+from tests.compaction.process import here
 from tests.decode import wire
 from tests.decode.copy_text import copy_line, copy_lines
 from tests.log.faulty_store import Killed, dying
 from tests.log.making import shape
-from tests.spark.made_log import ITEMS, MadeLog, Table, merge_all
+from tests.spark.made_log import ITEMS, LATER_S, MadeLog, Table, merge_all
 from tests.streams.by_hand import Run, WatchedSink, rows_of
-
-
-def here(task: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    """Tasks in this process."""
-    return [task(item) for item in items]
 
 
 def compact(log: MadeLog, store: Store | None = None, **told: int) -> list[Outcome]:
@@ -205,6 +206,58 @@ def test_table_for_which_a_base_is_asked_for_is_left_alone(log: MadeLog) -> None
     assert "a partition was attached" in outcome.reason
 
 
+def _retain(log: MadeLog, tables: set[int] | None = None) -> Lsn:
+    return retain(log.store, RetentionPolicy(age_s=0), now_s=LATER_S, tables=tables)
+
+
+def test_f093_segments_stay_until_the_newest_base_is_past_them(log: MadeLog) -> None:
+    table = _filled()
+    base = log.base_of(table)
+    for key in range(20, 24):
+        log.insert(table, key)
+    assert _retain(log) <= base.position
+    compact(log)
+    log.commit(table, table.delete(1))
+    log.commit(table, table.delete(2))
+    assert base.position < _retain(log) <= base_of(log).position
+    sink = WatchedSink()
+    Run(log.store, sink).to_end()
+    assert rows_of(sink) == table.rows
+
+
+def test_base_of_a_table_that_is_gone_keeps_nothing(log: MadeLog) -> None:
+    table = _filled()
+    log.base_of(table)
+    for key in range(20, 24):
+        log.insert(table, key)
+    assert _retain(log, tables=set()) > log.begin.commit_lsn
+    assert not log.store.list("bases/")
+
+
+def test_outdone_base_goes_but_for_the_parts_that_the_newer_names(log: MadeLog) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rewriting_module, "PART_BYTES", 30)
+        table = _filled()
+        old = log.base_of(table)
+        log.commit(table, table.delete(1))
+        compact(log)
+    retain(log.store, RetentionPolicy(), now_s=time.time())
+    assert log.store.list(old.key.removesuffix("base.json")), "it may still be read"
+    _retain(log)
+    left = [entry.key for entry in log.store.list("bases/")]
+    assert old.key not in left and old.parts[0].key not in left
+    assert lines_of(log, base_of(log)) == expected(table)
+
+
+def test_base_that_was_never_completed_goes_in_the_end(log: MadeLog) -> None:
+    base = log.base_of(_filled())
+    log.store.delete([base.key])
+    retain(log.store, RetentionPolicy(), now_s=time.time())
+    assert log.store.list("bases/"), "it may be under way"
+    _retain(log)
+    assert not log.store.list("bases/")
+
+
 def _keyless() -> Table:
     columns = tuple(replace(column, in_identity=False) for column in ITEMS.columns)
     relation = replace(ITEMS, columns=columns, key=(), identity=ReplicaIdentity.NOTHING)
@@ -284,6 +337,28 @@ def test_f030_death_before_any_effect_leaves_a_log_that_reads_the_same() -> None
             continue
         break
     assert effect > 3
+
+
+POINTS = [
+    f"compaction.{when}" for when in ("before_part", "after_part", "before_base", "after_base")
+]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_f081_kill_at_each_step_of_a_compaction(tmp_path: Path, point: str) -> None:
+    log, table = MadeLog(open_store(tmp_path.as_uri()), has_bases=False), _filled()
+    log.base_of(table)
+    for number in range(3):
+        _live(log, table, Random(number))
+    command = [sys.executable, "-m", "tests.compaction.process", log.store.url]
+    environment = {**os.environ, "TAILRACE_FAILPOINT": point}
+    done = subprocess.run(command, cwd=ROOT, env=environment, check=False)
+    assert done.returncode == 137
+    sink = WatchedSink()
+    Run(log.store, sink).to_end()
+    assert rows_of(sink) == table.rows
+    compact(log)
+    assert lines_of(log, base_of(log)) == expected(table)
 
 
 _BYTES = st.binary(max_size=8)
