@@ -144,10 +144,21 @@ MISTAKES = {
         '"source"',
     ),
     "key of a later version": (
-        "streams: {a: {where: x = 1}}",
-        "unknown key streams.a.where",
-        "known here: tables, sink",
+        "streams: {a: {replay: x}}",
+        "unknown key streams.a.replay",
+        "known here: tables, where",
     ),
+    "where that is none": (
+        "streams: {a: {where: x = y}}",
+        "streams.a.where cannot be understood at character 5",
+        "columns compared with literals",
+    ),
+    "where with null": (
+        "streams: {a: {where: x = NULL}}",
+        "streams.a.where compares with NULL at character 5",
+        "IS NULL",
+    ),
+    "no columns": ("streams: {a: {columns: []}}", "streams.a.columns must name a column", ""),
     "key of another sink": (
         "streams: {a: {sink: {type: console, path: x}}}",
         "unknown key streams.a.sink.path",

@@ -45,7 +45,7 @@ def base_of(log: MadeLog, oid: int = 16_400) -> Base:
 
 def lines_of(log: MadeLog, base: Base) -> list[bytes]:
     found = [read_base_part(log.store, part).to_pylist() for part in base.parts]
-    return sorted(line for part in found for line in part)
+    return sorted(line for part in found for line in part if line is not None)
 
 
 def expected(table: Table) -> list[bytes]:

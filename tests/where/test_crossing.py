@@ -20,7 +20,8 @@ from tailrace.sinks import Batch
 from tailrace.sinks.memory import MemorySink
 from tailrace.spark.selection import Selection
 from tailrace.storage import MemoryStore
-from tailrace.where import filter_changes, parse_where
+from tailrace.where import parse_where
+from tailrace.where.crossing import filter_changes
 from tests.decode import wire
 from tests.decode.slot import Slot
 from tests.server import Database
@@ -154,7 +155,7 @@ def _change(table: Table, random: Random, *, is_full: bool) -> bytes | None:
     """One random change, with the whole old row or with what the key tells."""
     old = random.choice(list(table.by_key)) if table.by_key else None
     new, amount = random.randint(1, 30), random.randint(0, 9)
-    row = (new, random.choice(["in", "out", None]), amount)
+    row: Row = (new, random.choice(["in", "out", None]), amount)
     if old is None or random.random() < 0.4:
         return table.insert(*row) if new not in table.by_key else None
     before = _texts(table.by_key[old])

@@ -46,6 +46,7 @@ from tailrace.cli.values import (
     StreamName,
     TablePatterns,
     Url,
+    Where,
     yes_or_no,
 )
 from tailrace.errors import ConfigError
@@ -89,6 +90,7 @@ class Log(Section):
     url: Url = "file:.tailrace/log"
     retention: Duration = timedelta(days=7)
     retention_bytes: Size | None = None
+    compaction_interval: Duration = timedelta(days=1)
 
 
 def _mode(value: object) -> object:
@@ -172,6 +174,8 @@ class Stream(Section):
     """Some tables, delivered to one sink."""
 
     tables: TablePatterns = ("public.*",)
+    where: Where | None = None
+    columns: Columns | None = None
     sink: Sink = DeltaSink()
     trigger_interval: Duration = timedelta(milliseconds=200)
     max_changes_per_batch: Annotated[Count, Field(ge=1)] | None = None

@@ -23,6 +23,7 @@ log:                              # every committed change, kept for replay
   url: file:.tailrace/log         # or s3://bucket/prefix
   retention: 7d
   # retention_bytes: 100GiB       # whichever comes first
+  compaction_interval: 1d         # how often changes are folded into newer bases
 
 capture:
   mode: auto                      # auto | wal
@@ -40,6 +41,8 @@ spark:
 streams:                          # each one delivers some tables to one sink
   lake:
     tables: ["public.*"]
+    # where: status = 'paid'      # only these rows; columns compared with literals
+    # columns: [id, status]       # only these columns, the key among them
     sink:                         # type: delta | console | memory
       type: delta                 # one Delta table per source table: <path>/<schema>/<table>
       path: ./lake

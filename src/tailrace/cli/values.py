@@ -17,6 +17,7 @@ from tailrace.errors import ConfigError
 from tailrace.postgres.pattern import TablePattern
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.session import conninfo
+from tailrace.where import parse_where
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:.")
 _STREAM_NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}")
@@ -67,6 +68,14 @@ def _table_pattern(value: str) -> str:
         TablePattern.parse(value)
     except ConfigError as error:
         raise ValueError(f"is not a table pattern: {error.hint}") from None
+    return value
+
+
+def _where(value: str) -> str:
+    try:
+        parse_where(value)
+    except ConfigError as error:
+        raise ValueError(f"{str(error).removeprefix('the where ')}: {error.hint}") from None
     return value
 
 
@@ -126,6 +135,7 @@ Url = Annotated[str, AfterValidator(_url)]
 OptionalTablePatterns = tuple[Annotated[str, AfterValidator(_table_pattern)], ...]
 TablePatterns = Annotated[OptionalTablePatterns, AfterValidator(_not_empty)]
 Columns = Annotated[tuple[str, ...], AfterValidator(_some_columns)]
+Where = Annotated[str, AfterValidator(_where)]
 SourceName = Annotated[str, AfterValidator(_source_name)]
 StreamName = Annotated[str, AfterValidator(_stream_name)]
 Dsn = Annotated[SecretStr, AfterValidator(_dsn)]

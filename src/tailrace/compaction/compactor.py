@@ -21,7 +21,7 @@ from tailrace.compaction.rewriting import Rewritten, groups, put_fresh, rewrite
 from tailrace.compaction.texts import as_texts
 from tailrace.errors import LogError, SchemaError
 from tailrace.failpoint import failpoint
-from tailrace.log import Base, BaseOrigin, BasePart, Reader
+from tailrace.log import Base, BaseOrigin, BasePart, Reader, layout
 from tailrace.log.base_part import BaseIdentity
 from tailrace.log.bases import newest_bases, put_base
 from tailrace.log.plan import pieces
@@ -71,6 +71,19 @@ class Compactor:
         self._store = store
         self._run = run
         self._step_bytes = step_bytes
+
+    def due(self, *, interval_s: float, now_s: float) -> set[str]:
+        """The tables (`schema.name`) whose newest base was made longer ago than that."""
+        made: dict[int, float] = {}
+        for entry in self._store.list(layout.BASES):
+            oid, position = layout.base_of(entry.key)
+            if entry.key == layout.base_key(oid, position):
+                made[oid] = max(made.get(oid, 0.0), entry.modified_s)
+        old = {oid for oid, at in made.items() if at < now_s - interval_s}
+        if not old:
+            return set()
+        bases = newest_bases(self._store)
+        return {base.relation.qualified for oid, base in bases.items() if oid in old}
 
     def compact(self, tables: Container[str] | None = None) -> list[Outcome]:
         """Bring the bases of these tables (`schema.name`), or of all, to the end of the log."""

@@ -82,7 +82,7 @@ def _added(relation: Relation, rows: pa.Table) -> Folded:
         raise SchemaError(f"{relation.qualified} has no key by which its changes could be folded")
     truncates = np.flatnonzero(is_op(rows, Op.TRUNCATE))
     fresh = rows.slice(int(truncates[-1]) + 1) if len(truncates) else rows
-    fresh = fresh.filter(pc.equal(fresh.column(OP), Op.INSERT.value))
+    fresh = fresh.filter(pc.equal(fresh.column(OP), pa.scalar(Op.INSERT.value)))
     nothing = fresh.slice(0, 0).select([])
     return Folded(
         relation=relation,

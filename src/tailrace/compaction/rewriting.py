@@ -109,7 +109,7 @@ def _after(
     kept = widened(lines if stays.all() else lines.filter(pa.array(stays)), added)
     if (at < 0).all():
         return kept, nothing
-    wide = widened(lines.take(pa.array(at[at >= 0])), added)
+    wide = widened(lines.take(at[at >= 0]), added)
     held = _texts(wide, folded.relation, (*folded.relation.column_names, TEXT))
     return kept, to_lines(_completed(folded, at >= 0, held), folded.relation.column_names)
 

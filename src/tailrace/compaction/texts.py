@@ -21,6 +21,7 @@ from tailrace.model.change import TEXT
 Array: TypeAlias = "pa.Array[Any]"
 
 _NULL: Final = pa.scalar(b"\\N")
+_TAB: Final = pa.scalar(b"\t")
 # The backslash first: the others are written with one.
 _ESCAPES: Final = [(b"\\", b"\\\\")] + [
     (char.encode(), b"\\" + letter.encode())
@@ -41,18 +42,20 @@ def to_lines(rows: pa.Table, columns: Sequence[str]) -> pa.BinaryArray:
     cells = [_cell(_patched(rows, name, exact)) for name in columns]
     if not cells:
         return pa.array([b""] * rows.num_rows, pa.binary())
-    lines = pc.binary_join_element_wise(*cells, pa.scalar(b"\t"))
-    assert isinstance(lines, pa.BinaryArray)
-    return lines
+    return _joined(*cells)
 
 
 def widened(lines: pa.BinaryArray, added: int) -> pa.BinaryArray:
     """The lines with so many NULLs at their end."""
     if not added:
         return lines
-    wide = pc.binary_join_element_wise(lines, pa.scalar(b"\\N"), pa.scalar(b"\t"))
-    assert isinstance(wide, pa.BinaryArray)
-    return widened(wide, added - 1)
+    return widened(_joined(lines, _NULL), added - 1)
+
+
+def _joined(*cells: Array | pa.BinaryScalar) -> pa.BinaryArray:
+    lines = pc.call_function("binary_join_element_wise", [*cells, _TAB])
+    assert isinstance(lines, pa.BinaryArray)
+    return lines
 
 
 def _not_utf8(rows: pa.Table) -> dict[str, dict[int, bytes]]:
@@ -78,7 +81,7 @@ def _patched(rows: pa.Table, name: str, exact: dict[str, dict[int, bytes]]) -> A
 def _cell(values: Array) -> Array:
     for char, escape in _needed(values):
         values = pc.replace_substring(values, pattern=char, replacement=escape)
-    return pc.fill_null(values, _NULL)
+    return values.fill_null(_NULL)
 
 
 def _needed(values: Array) -> Iterator[tuple[bytes, bytes]]:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final, Self
 from tailrace.errors import SchemaError
 from tailrace.model import META_COLUMNS, Relation
 from tailrace.model.change import BEFORE, TEXT, UNCHANGED
+from tailrace.where import Predicate, columns_of, parse_where
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tailrace.decode import TableChanges
-    from tailrace.where import Predicate
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,6 @@ class Selection:
     @classmethod
     def of(cls, *, columns: tuple[str, ...] | None, where: str | None) -> Self:
         """From the configuration; raises ConfigError."""
-        from tailrace.where import parse_where
-
         told = [] if columns is None else [f"columns: {', '.join(columns)}"]
         told += [] if where is None else [f"where: {where}"]
         predicate = None if where is None else parse_where(where)
@@ -42,8 +40,6 @@ class Selection:
     @property
     def read_columns(self) -> tuple[str, ...] | None:
         """The columns that must be decoded; None for all."""
-        from tailrace.where import columns_of
-
         if self.columns is None or self.where is None:
             return self.columns
         return (*self.columns, *sorted(columns_of(self.where) - set(self.columns)))
@@ -66,7 +62,7 @@ class Selection:
         SchemaError.
         """
         from tailrace.decode import TableChanges
-        from tailrace.where import filter_changes
+        from tailrace.where.crossing import filter_changes
 
         relation = self.narrow(changes.relation)
         if self.where is not None:
@@ -83,13 +79,14 @@ EVERYTHING: Final = Selection()
 def _narrowed(rows: pa.Table, relation: Relation) -> pa.Table:
     """Without the columns that only the where has asked for."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     from tailrace.decode import change_schema
 
     schema = change_schema(relation, relation.column_names)
     names = relation.column_names
     before = rows.column(BEFORE).combine_chunks()
-    fields = [before.field(before.type.get_field_index(name)) for name in names]
+    fields = [pc.struct_field(before, [before.type.get_field_index(name)]) for name in names]
     kind = schema.field(BEFORE).type
     inner = [kind.field(place) for place in range(kind.num_fields)]
     sent = [_only(each, names) for each in rows.column(UNCHANGED).to_pylist()]

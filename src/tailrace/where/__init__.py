@@ -4,8 +4,7 @@ by the column.
 The text is SQL in looks only. It is never sent to a server and never becomes part of another text.
 """
 
-from tailrace.where.crossing import filter_changes
 from tailrace.where.parse import parse_where
 from tailrace.where.predicate import Predicate, columns_of
 
-__all__ = ["Predicate", "columns_of", "filter_changes", "parse_where"]
+__all__ = ["Predicate", "columns_of", "parse_where"]

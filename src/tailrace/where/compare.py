@@ -24,7 +24,7 @@ from tailrace.decode.types import arrow_type
 from tailrace.errors import SchemaError
 from tailrace.model import Column, PgType, Relation
 from tailrace.where.predicate import Comparison, Like, Operator
-from tailrace.where.rows import Array
+from tailrace.where.rows import Array, mask_of
 
 Signs = NDArray[np.int8]
 
@@ -83,9 +83,8 @@ def _plain(literal: pa.Scalar) -> Compare:  # type: ignore[type-arg]
     """A value that its column holds."""
 
     def signs(values: Array) -> Signs:
-        above = np.asarray(pc.fill_null(pc.greater(values, literal), False), dtype=np.int8)
-        below = np.asarray(pc.fill_null(pc.less(values, literal), False), dtype=np.int8)
-        return above - below
+        above, below = mask_of(pc.greater(values, literal)), mask_of(pc.less(values, literal))
+        return above.astype(np.int8) - below.astype(np.int8)
 
     return Compare(signs, lambda _: 1)
 
@@ -105,7 +104,8 @@ def _number(target: pa.DataType, type_oid: int, literal: Decimal) -> Compare | N
         numbers = values.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
         wanted = float(literal)
         above = (numbers > wanted) | np.isnan(numbers)
-        return above.astype(np.int8) - (numbers < wanted).astype(np.int8)
+        signs: Signs = above.astype(np.int8) - (numbers < wanted).astype(np.int8)
+        return signs
 
     if pa.types.is_floating(target):
         return Compare(floats, sign_of)
@@ -173,7 +173,7 @@ def _equal(literal: str, *clean: Callable[..., Array], **told: str) -> Compare:
     def signs(values: Array) -> Signs:
         for function in clean:
             values = function(values, **told)
-        return np.asarray(pc.fill_null(pc.not_equal(values, literal), False), dtype=np.int8)
+        return mask_of(pc.not_equal(values, pa.scalar(literal))).astype(np.int8)
 
     # What is no text at all equals none.
     return Compare(signs, lambda _: 1)
@@ -189,8 +189,7 @@ def _like(predicate: Like, relation: Relation, column: Column) -> Compare:
     pattern = like_pattern(predicate.pattern, ignores_case=predicate.ignores_case)
 
     def signs(values: Array) -> Signs:
-        found = pc.match_substring_regex(values, pattern)
-        return np.asarray(pc.fill_null(pc.invert(found), False), dtype=np.int8)
+        return mask_of(pc.invert(pc.match_substring_regex(values, pattern))).astype(np.int8)
 
     return Compare(signs, lambda _: 1)
 

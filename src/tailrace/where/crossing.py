@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tailrace.decode import TableChanges
+from tailrace.decode.arrays import nulls
 from tailrace.errors import SchemaError
 from tailrace.model import Op, Relation, ReplicaIdentity
 from tailrace.model.change import BEFORE, OP, TEXT, UNCHANGED
@@ -34,7 +35,8 @@ def filter_changes(changes: TableChanges, predicate: Predicate) -> TableChanges:
     if not rows.num_rows:
         return changes
     names = _must_have(columns_of(predicate), relation)
-    op = {each: np.asarray(pc.equal(rows.column(OP), each.value), dtype=np.bool_) for each in Op}
+    ops = rows.column(OP)
+    op = {each: np.asarray(pc.equal(ops, pa.scalar(each.value)), dtype=np.bool_) for each in Op}
     _must_be_sent(rows, op[Op.UPDATE], names, relation)
     now = is_true(predicate, relation, RowValues.now(rows, names))
     has_before = np.asarray(rows.column(BEFORE).is_valid(), dtype=np.bool_)
@@ -114,7 +116,7 @@ def _as_deletes(rows: pa.Table, which: Mask, has_before: Mask, relation: Relatio
     old: list[Array] = []
     for name, field in zip(names, _fields(before), strict=True):
         own = rows.column(name).combine_chunks()
-        known = own if name in identity else pa.nulls(len(own), own.type)
+        known = own if name in identity else nulls(own.type, len(own))
         old.append(pc.if_else(with_old, field, known))
         rows = _set(rows, name, pc.if_else(mask, old[-1], own))
     fields = [
@@ -142,7 +144,7 @@ def _fields(structs: Array) -> list[Array]:
 def _struct(fields: Sequence[Array], kind: pa.DataType, hidden: Mask) -> Array:
     inner = [kind.field(place) for place in range(kind.num_fields)]
     if not fields:
-        return pa.nulls(len(hidden), kind)
+        return nulls(kind, len(hidden))
     return pa.StructArray.from_arrays(list(fields), fields=inner, mask=pa.array(hidden))
 
 
@@ -158,5 +160,5 @@ def _set_texts(rows: pa.Table, which: Mask, kept: Callable[[str], Sequence[str]]
         return rows
     every = texts.to_pylist()
     for row in bearing:
-        every[row] = [(key, text) for old, text in every[row] for key in kept(old)] or None
+        every[row] = [(key, text) for old, text in every[row] or () for key in kept(old)] or None
     return _set(rows, TEXT, pa.array(every, texts.type))

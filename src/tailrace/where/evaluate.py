@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tailrace.model import Relation
 from tailrace.where.compare import comparison
 from tailrace.where.predicate import And, Comparison, IsNull, Like, Not, Operator, Or, Predicate
-from tailrace.where.rows import Array, RowValues
+from tailrace.where.rows import Array, RowValues, mask_of
 
 _HOLDS: Final[dict[Operator, Callable[[NDArray[np.int8]], NDArray[np.bool_]]]] = {
     Operator.EQUAL: lambda sign: sign == 0,
@@ -32,8 +32,7 @@ _HOLDS: Final[dict[Operator, Callable[[NDArray[np.int8]], NDArray[np.bool_]]]] =
 
 def is_true(predicate: Predicate, relation: Relation, rows: RowValues) -> NDArray[np.bool_]:
     """The rows of which the predicate is true; raises SchemaError if it does not fit the table."""
-    known = evaluate(predicate, relation, rows)
-    return np.asarray(pc.fill_null(known, False), dtype=np.bool_)
+    return mask_of(evaluate(predicate, relation, rows))
 
 
 def evaluate(predicate: Predicate, relation: Relation, rows: RowValues) -> Array:

@@ -223,6 +223,4 @@ def _tokens(text: str) -> list[Token]:
 def _strange(said: str, place: int) -> ConfigError:
     if not said:
         return ConfigError("the where ends too early", hint=_HINT)
-    return ConfigError(
-        f"the where cannot be understood at character {place + 1}: {said}", hint=_HINT
-    )
+    return ConfigError(f"the where cannot be understood at character {place + 1}", hint=_HINT)

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from tailrace.model.change import BEFORE, TEXT
 
@@ -36,6 +37,11 @@ class RowValues:
         places = {name: before.type.get_field_index(name) for name in names}
         columns = {name: pc.struct_field(before, [place]) for name, place in places.items()}
         return cls(rows.num_rows, columns, _texts(rows, names, f"{BEFORE}."))
+
+
+def mask_of(values: Array) -> NDArray[np.bool_]:
+    """Where it is true; NULL is not."""
+    return np.asarray(values.fill_null(False), dtype=np.bool_)
 
 
 def _texts(rows: pa.Table, names: frozenset[str], prefix: str) -> dict[str, dict[int, str]]:
