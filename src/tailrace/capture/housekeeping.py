@@ -25,7 +25,7 @@ from tailrace.capture.watch import Watch
 from tailrace.errors import LogError, SourceError, SourceGap, TailraceError
 from tailrace.log.merge import MergePolicy, Merger
 from tailrace.log.retention import RetentionPolicy, retain
-from tailrace.postgres.publication import fingerprint
+from tailrace.postgres.publication import published_tables
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.selection import Selection
 from tailrace.postgres.server import wal_position
@@ -159,6 +159,6 @@ class Housekeeping:
             pass
 
     def _retain(self) -> None:
-        published = fingerprint(self._connection(), self._duties.names.publication)
-        tables = {each.relation_oid for each in published.members} if published else None
+        published = published_tables(self._connection(), self._duties.names)
+        tables = {each.relation_oid for each in published}
         retain(self._store, self._duties.retention, now_s=time.time(), tables=tables)
