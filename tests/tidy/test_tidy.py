@@ -17,7 +17,7 @@ SOURCE = ROOT / "src"
 LAYERS = [
     *("errors", "failpoint", "backoff", "model"),
     *("postgres", "storage", "log", "capture", "decode", "where"),
-    *("spark", "sinks", "compaction", "streams", "verify", "control", "status", "cli"),
+    *("spark", "bases", "sinks", "compaction", "streams", "verify", "control", "status", "cli"),
 ]
 """A module imports from its own layer and earlier ones."""
 

@@ -20,8 +20,16 @@ from numpy.typing import NDArray
 from tailrace.errors import LogError, SegmentCorrupt
 from tailrace.log import layout
 from tailrace.log.header import FORMAT_VERSION, SourceIdentity
-from tailrace.log.segment import CHECKSUM, HEADER, HEADER_CHECKSUM, WRITE_OPTIONS, hex_checksum
+from tailrace.log.segment import (
+    CHECKSUM,
+    HEADER,
+    HEADER_CHECKSUM,
+    WRITE_OPTIONS,
+    hex_checksum,
+    read_schema,
+)
 from tailrace.model import Lsn
+from tailrace.storage import Store
 
 ARROW_SCHEMA: Final = pa.schema([pa.field("row", pa.binary(), nullable=False)])
 
@@ -100,17 +108,19 @@ def decode(data: bytes | pa.Buffer, *, key: str) -> tuple[PartHeader, pa.BinaryA
         raise _corrupt(key, "is not a whole Arrow file") from error
     if len(batches) != 1 or not schema.remove_metadata().equals(ARROW_SCHEMA):
         raise _corrupt(key, "does not have a base's columns")
+    header, text = _header(schema, key)
     metadata = schema.metadata or {}
-    text = metadata.get(HEADER, b"")
-    if metadata.get(HEADER_CHECKSUM) != hex_checksum(zlib.crc32(text)):
-        raise _corrupt(key, "has a head that does not match its checksum")
-    header = _header(text, key)
     rows = _rows(batches[0], key)
     if metadata.get(CHECKSUM) != hex_checksum(checksum(text, rows)):
         raise _corrupt(key, "does not match its checksum")
     if header.row_count != len(rows) or header.data_bytes != data_size(rows):
         raise _corrupt(key, "does not hold what its header says")
     return header, rows
+
+
+def read_header(store: Store, key: str) -> PartHeader:
+    """Fetch the head only. The rows are not checked; raises ObjectMissing, SegmentCorrupt."""
+    return _header(read_schema(store, key), key)[0]
 
 
 def checksum(text: bytes, rows: pa.BinaryArray) -> int:
@@ -146,7 +156,12 @@ def _rows(batch: pa.RecordBatch, key: str) -> pa.BinaryArray:
     return rows
 
 
-def _header(text: bytes, key: str) -> PartHeader:
+def _header(schema: pa.Schema, key: str) -> tuple[PartHeader, bytes]:
+    """The header and its text, if its checksum is right and it belongs to this name."""
+    metadata = schema.metadata or {}
+    text = metadata.get(HEADER, b"")
+    if metadata.get(HEADER_CHECKSUM) != hex_checksum(zlib.crc32(text)):
+        raise _corrupt(key, "has a head that does not match its checksum")
     try:
         value = json.loads(text)
         if value["format"] != FORMAT_VERSION:
@@ -161,7 +176,7 @@ def _header(text: bytes, key: str) -> PartHeader:
         raise _corrupt(key, "has a header that cannot be read") from error
     if value["kind"] != _KIND or header.key != key:
         raise _corrupt(key, f"holds another part: {header.key}")
-    return header
+    return header, text
 
 
 def _corrupt(key: str, what: str) -> SegmentCorrupt:

@@ -29,6 +29,12 @@ from tailrace.model import Lsn, Relation
 from tailrace.storage import ObjectExists, ObjectMissing, Store
 
 
+class BaseTaken(LogError):
+    """Another has put an object of this name: our base needs another position."""
+
+    retry = True
+
+
 class BaseOrigin(StrEnum):
     """How a base came about."""
 
@@ -132,7 +138,7 @@ def put_base_part(
     store: Store, base: BaseIdentity, rows: pa.BinaryArray, *, stretch: int, number: int
 ) -> BasePart:
     """Put one part, durable on return. One that is there already is taken if it is our own, from an
-    earlier try, with the same rows; else LogError(retry=True): a new base is needed.
+    earlier try, with the same rows; else BaseTaken.
     """
     header = PartHeader(base, stretch, number, len(rows), data_size(rows))
     try:
@@ -145,8 +151,8 @@ def put_base_part(
 
 
 def put_base(store: Store, base: Base) -> None:
-    """Make a base complete; its parts are all there. Raises LogError(retry=True) if another has
-    made one of the same table and position.
+    """Make a base complete; its parts are all there. Raises BaseTaken if there is another of the
+    same table and position.
     """
     try:
         store.put_new(base.key, base.to_json())
@@ -223,8 +229,8 @@ def _dump(value: dict[str, object]) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _taken(key: str) -> LogError:
-    return LogError(f"{key} was made by another", hint="the table is read again", retry=True)
+def _taken(key: str) -> BaseTaken:
+    return BaseTaken(f"{key} was made by another", hint="the table is read again")
 
 
 def _corrupt(key: str, what: str) -> SegmentCorrupt:

@@ -92,15 +92,21 @@ def read(store: Store, key: str) -> Segment:
 
 def read_header(store: Store, key: str) -> Header:
     """Fetch the head only. The frames are not checked; raises ObjectMissing, SegmentCorrupt."""
+    return _header(read_schema(store, key), key)
+
+
+def read_schema(store: Store, key: str) -> pa.Schema:
+    """The schema at the head of an Arrow file, with its metadata; raises ObjectMissing,
+    SegmentCorrupt.
+    """
     head = store.get(key, length=HEAD_BYTES)
     needed = _head_size(head, key)
     if needed > len(head):
         head = store.get(key, length=needed)
     try:
-        schema = pa.ipc.read_schema(pa.py_buffer(head[len(_MAGIC) :]))
+        return pa.ipc.read_schema(pa.py_buffer(head[len(_MAGIC) :]))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _corrupt(key, "has a head that cannot be read") from error
-    return _header(schema, key)
 
 
 def checksum(text: bytes, frames: Frames) -> int:
