@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import psycopg
 from psycopg import sql
@@ -19,6 +19,10 @@ _numbers = count(1)
 
 FAST_SETTINGS = {"fsync": "off", "shared_buffers": "32MB", "max_prepared_transactions": "8"}
 """Safe even for tests that kill the server: only the death of the machine loses unsynced data."""
+
+
+VERSIONS = (18, 16)
+"""Both ends of the versions at hand."""
 
 
 class Server(EmbeddedPostgres):
@@ -118,3 +122,7 @@ class ServerFactory(Protocol):
         version: int = 18,
         tcp: bool = True,
     ) -> Server: ...
+
+
+Servers: TypeAlias = Callable[[int], Server]
+"""The worker's server of a version."""
