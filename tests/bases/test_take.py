@@ -49,7 +49,8 @@ def test_values_are_those_that_the_stream_sends(
     source.execute("ALTER TABLE odd DROP COLUMN gone")
     source.execute(
         r"""INSERT INTO odd VALUES (1, E'\\ \n\t\r', 'NaN', DEFAULT, '\x00ff', '-infinity'),
-                                   (2, NULL, 1e40, DEFAULT, '', NULL), (3, '\N')"""
+                                   (2, NULL, 1e40, DEFAULT, '', NULL),
+                                   (3, '\N', NULL, DEFAULT, NULL, NULL)"""
     )
     with captured(database, store, source, "odd") as capture:
         take(database.dsn, store, oid_of(source, "odd"))
