@@ -11,9 +11,11 @@ from typing import Final
 from tailrace.log.bases import newest_positions
 from tailrace.log.merge import MergePolicy
 from tailrace.storage import FileStore
-from tests.capture.running import FAST, process, settings
-from tests.oracle.tables import AT_FIRST
-from tests.oracle.verdict import assert_log_is_source
+from tests.capture.running import FAST, process, settings, wait_until
+from tests.oracle.commands import Commands
+from tests.oracle.lake import MODES, lake_rows
+from tests.oracle.tables import AT_FIRST, LATE
+from tests.oracle.verdict import assert_log_is_source, differences, source_table
 from tests.oracle.workload import Workload
 from tests.server import Database
 
@@ -64,3 +66,34 @@ def run_log(database: Database, directory: Path, *, seed: int, seconds: float) -
     assert rows.keys() == {table.name for table in AT_FIRST}, "a table waits for a base"
     refused = sum(writer.refused for writer in workload.writers)
     return Outcome(workload.committed, refused, kills, rows)
+
+
+def run_everything(
+    database: Database, directory: Path, *, seed: int, seconds: float, life_s: float
+) -> Outcome:
+    """The log and the lake, in every mode, must be the source: tables with rows before anybody
+    captures, tables that come late, DDL and partitions that Postgres does not stream.
+    """
+    random = Random(seed)
+    workload = Workload(database.connect, seed, unstreamed=True)
+    commands = Commands(directory, database.dsn, random)
+    try:
+        with workload:
+            end = time.monotonic() + seconds
+            while (left := end - time.monotonic()) > 0:
+                commands.start()
+                time.sleep(min(left, life_s * random.uniform(0.5, 1.5)))
+                workload.check()
+                commands.check()
+                if commands.kills == 1:
+                    workload.make_late_table(row_count=1000)
+                commands.kill_one()
+        commands.start()
+        with database.connect() as connection:
+            problems = _Problems(commands, connection)
+            wait_until(problems.are_gone, patience_s=PATIENCE_S)
+            rows = assert_log_is_source(open_store(commands.log_url), connection, problems.tables)
+    finally:
+        commands.stop()
+    refused = sum(writer.refused for writer in workload.writers)
+    return Outcome(workload.committed, refused, commands.kills, rows)
