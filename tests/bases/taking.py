@@ -44,7 +44,7 @@ def take(
         stop=stop or threading.Event(),
         show=show,
     )
-    return taker.take(oids or tables_in_want(dsn, NAMES.publication, store))
+    return taker.take(oids or tables_in_want(dsn, NAMES, store))
 
 
 @contextmanager

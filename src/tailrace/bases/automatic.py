@@ -19,7 +19,8 @@ from tailrace.errors import TailraceError
 from tailrace.log import read_genesis
 from tailrace.log.bases import newest_positions
 from tailrace.log.wanted import wanted_bases
-from tailrace.postgres.publication import fingerprint
+from tailrace.postgres.publication import published_tables
+from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.session import connect, source_error
 from tailrace.storage import Store
 
@@ -30,20 +31,18 @@ AFTER_FAILURE_S: Final = 10.0
 STOP_S: Final = 20.0
 
 
-def tables_in_want(dsn: str, publication: str, store: Store) -> list[int]:
+def tables_in_want(dsn: str, names: SourceNames, store: Store) -> list[int]:
     """The oids of published tables that have no complete base, or need a newer one; raises
     SourceError.
     """
     try:
         with connect(dsn) as conn:
-            published = fingerprint(conn, publication)
+            published = published_tables(conn, names)
     except psycopg.Error as error:
         raise source_error(error) from error
-    if published is None:
-        return []
     newest = newest_positions(store)
     wanted = wanted_bases(store, newest)
-    oids = [member.relation_oid for member in published.members]
+    oids = [member.relation_oid for member in published]
     return [oid for oid in oids if oid not in newest or oid in wanted]
 
 
@@ -53,13 +52,13 @@ class AutomaticBases:
     def __init__(
         self,
         store: Store,
-        publication: str,
+        names: SourceNames,
         *,
         dsn: Callable[[], str | None],
         taker: Callable[[str, threading.Event], BaseTaker],
     ) -> None:
         self._store = store
-        self._publication = publication
+        self._names = names
         self._dsn = dsn
         self._taker = taker
         self._stop = threading.Event()
@@ -96,7 +95,7 @@ class AutomaticBases:
         dsn = self._dsn()
         if dsn is None or read_genesis(self._store) is None:
             return
-        waiting = tables_in_want(dsn, self._publication, self._store)
+        waiting = tables_in_want(dsn, self._names, self._store)
         wanted = [oid for oid in waiting if oid not in self._refused]
         if not wanted:
             return
