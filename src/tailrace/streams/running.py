@@ -159,6 +159,10 @@ class RunningStream:
     def _start(self, now: float) -> None:
         stream, delivery = self._stream, self._delivery
         assert delivery is not None and self._at is not None
+        if not delivery.tables and self._at.first_end is None:
+            # No table has a base yet: a query would have nothing to read.
+            self._again_at, self._error = now + LOOK_S, None
+            return
         options = PackedOptions(
             log=self._store.url,
             tables=tuple(
