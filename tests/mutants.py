@@ -28,6 +28,9 @@ TIMING: Final = ("tests/capture/test_core_timing.py",)
 MACHINE: Final = ("tests/capture/test_core_machine.py",)
 SIMULATION: Final = ("tests/capture/test_simulation.py",)
 POWER_CUT: Final = ("tests/storage/test_power_cut.py",)
+LOADS: Final = ("tests/streams/test_loads.py",)
+COMPACTION: Final = ("tests/compaction/test_compaction.py",)
+WHERE: Final = ("tests/where/test_crossing.py", "-k", "not postgres_says")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,48 @@ MUTANTS: Final = (
         "end_lsn=self.integers(commits, 10,",
         "end_lsn=self.integers(commits, 2,",
         CORE,
+    ),
+    Mutant(
+        "a table is read from where the stream is, not from its base",
+        "streams/taken.py",
+        "    return min((table.position for table in tables), default=otherwise)\n",
+        "    return max((table.position for table in tables), default=otherwise)\n",
+        LOADS,
+    ),
+    Mutant(
+        "a change that the base holds is delivered again",
+        "spark/packed.py",
+        "if table.after <= after}",
+        "}",
+        LOADS,
+    ),
+    Mutant(
+        "a folded base is taken for a new generation",
+        "log/bases.py",
+        "return self.position if self.folded_from is None else self.folded_from",
+        "return self.position",
+        LOADS,
+    ),
+    Mutant(
+        "a fold takes what was not sent for NULL",
+        "compaction/folding.py",
+        "fresh=folded.upserts.filter(pc.invert(mask)),",
+        "fresh=folded.upserts,",
+        COMPACTION,
+    ),
+    Mutant(
+        "retention forgets the bases",
+        "log/retention.py",
+        "[*reader_positions(store).values(), *needed]",
+        "[*reader_positions(store).values()]",
+        COMPACTION,
+    ),
+    Mutant(
+        "a row that leaves the where stays in the sink",
+        "where/crossing.py",
+        "    goes = op[Op.UPDATE] & old & ~now\n",
+        "    goes = np.zeros_like(now)\n",
+        WHERE,
     ),
     Mutant(
         "a slot ahead of the log is streamed over",
