@@ -30,7 +30,7 @@ SIMULATION: Final = ("tests/capture/test_simulation.py",)
 POWER_CUT: Final = ("tests/storage/test_power_cut.py",)
 LOADS: Final = ("tests/streams/test_loads.py",)
 COMPACTION: Final = ("tests/compaction/test_compaction.py",)
-WHERE: Final = ("tests/where/test_crossing.py", "-k", "not postgres_says")
+WHERE: Final = ("tests/where/test_crossing.py::test_filtered_stream_equals_the_filtered_table",)
 
 
 @dataclass(frozen=True, slots=True)

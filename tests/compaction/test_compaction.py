@@ -188,12 +188,25 @@ def test_f058_other_change_of_the_columns_ends_the_fold_and_asks_for_a_base(log:
     table.alter(replace(table.relation, columns=columns))
     log.commit(table, wire.insert(table.relation.oid, ["99", "x"]))
     (outcome,) = compact(log)
-    assert "its columns changed" in outcome.reason
+    assert "its name or its columns changed" in outcome.reason
     assert end.commit_lsn <= outcome.position < log.wal.end
     assert lines_of(log, base_of(log)) == before
     assert wanted_bases(log.store, {table.relation.oid: outcome.position})
     (again,) = compact(log)
     assert "a new base is asked for" in again.reason
+
+
+def test_renamed_table_is_folded_up_to_there(log: MadeLog) -> None:
+    table = _filled()
+    log.base_of(table)
+    end = log.insert(table, 20)
+    before = expected(table)
+    table.alter(replace(table.relation, name="renamed"))
+    log.insert(table, 21)
+    (outcome,) = compact(log)
+    assert end.commit_lsn <= outcome.position < log.wal.end
+    assert "its name" in outcome.reason
+    assert lines_of(log, base_of(log)) == before
 
 
 def test_table_for_which_a_base_is_asked_for_is_left_alone(log: MadeLog) -> None:

@@ -32,7 +32,7 @@ from tailrace.storage import Store
 
 logger = logging.getLogger(__name__)
 
-STEP_BYTES: Final = 256 << 20
+STEP_BYTES: Final = 128 << 20
 """About how much of a table's changes is folded at once; a larger transaction is folded whole."""
 
 Item = TypeVar("Item")
@@ -109,7 +109,7 @@ class Compactor:
             while not reason:
                 found = foldable(reader, base, bytes_max=self._step_bytes)
                 if found.stopped_at is not None:
-                    reason = f"its columns changed at {found.stopped_at}"
+                    reason = f"its name or its columns changed at {found.stopped_at}"
                 if found.end > base.position:
                     base, folded = self._step(reader, base, found), folded + found.change_count
                 elif found.stopped_at is None:

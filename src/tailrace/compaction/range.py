@@ -18,8 +18,8 @@ from tailrace.model import Lsn, Offset, Relation
 class Range:
     """The changes from the base up to `end`, under the shape that the table has there.
 
-    `change_count` is how many there are at most, and `stopped_at` where the columns change, if that
-    is why it ends there.
+    `change_count` is how many there are at most, and `stopped_at` where the name or the columns
+    change, if that is why it ends there.
     """
 
     end: Lsn
@@ -51,11 +51,13 @@ def foldable(reader: Reader, base: Base, *, bytes_max: int) -> Range:
     for link in reader.walk(after):
         if Offset.whole(link.start) >= end:
             break
-        uses = [use for use in link.header.relations if wants(use.relation) and use.since <= end]
-        for use in sorted(uses, key=lambda use: use.since):
+        oid, uses = relation.oid, sorted(link.header.relations, key=lambda use: use.since)
+        for use in uses:
+            if use.relation.oid != oid or use.since > end:
+                continue
             if use.since > after:
                 known, found = _columns(relation), _columns(use.relation)
-                if found[: len(known)] != known:
+                if found[: len(known)] != known or not wants(use.relation):
                     stop = Lsn(max(use.since.commit_lsn - 1, base.position))
                     return Range(stop, frame, relation, taken_ts_us, count, use.since)
                 frame, relation = use.frame, use.relation

@@ -18,7 +18,9 @@ from tailrace.model import Lsn
 from tailrace.storage import Entry, ObjectMissing, Store
 
 OUTDONE_AGE_S: Final = 6 * 3600.0
-"""How long a base stays after a newer one of its table was completed."""
+"""How long a base stays after a newer one of its table was completed, or after it was completed
+itself if its table is not captured any more.
+"""
 
 UNFINISHED_AGE_S: Final = 72 * 3600.0
 """A part of a base that was never completed goes when it is this old."""
@@ -59,7 +61,7 @@ def _is_outdone(
     if newer:
         return min(newer) < now_s - OUTDONE_AGE_S
     is_gone = tables is not None and oid not in tables
-    return is_gone and completed[base] < now_s - UNFINISHED_AGE_S
+    return is_gone and completed[base] < now_s - OUTDONE_AGE_S
 
 
 def _parts_named(store: Store, bases: set[tuple[int, Lsn]]) -> set[str]:

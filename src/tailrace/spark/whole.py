@@ -24,13 +24,17 @@ PARTITION_BYTES: Final = 8 << 20
 
 
 def newest_base(store: Store, table: str, *, upto: Offset | None = None) -> Base | None:
-    """The newest complete base of a table (`schema.name`), not later than `upto`."""
-    for position, oid in sorted(_complete(store), reverse=True):
+    """The newest complete base of a table (`schema.name`), not later than `upto`.
+
+    A table that was dropped and made again has bases of both: the one counts that was read last.
+    """
+    newest: dict[int, Lsn] = {}
+    for position, oid in sorted(_complete(store)):
         if upto is None or Offset.whole(position) <= upto:
-            base = _read(store, oid, position)
-            if base is not None and base.relation.qualified == table:
-                return base
-    return None
+            newest[oid] = position
+    found = [_read(store, oid, position) for oid, position in newest.items()]
+    named = [base for base in found if base is not None and base.relation.qualified == table]
+    return max(named, key=lambda base: base.generation, default=None)
 
 
 def base_at(store: Store, table: str, position: Lsn) -> Base:

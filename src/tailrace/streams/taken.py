@@ -85,8 +85,8 @@ def due_loads(
     taken = {(table.oid, table.qualified): table.generation for table in tables}
     asked = matching(tuple(map(Taken.from_base, bases.values())), patterns)
     newest: dict[str, Taken] = {}
-    for table in sorted(asked, key=lambda table: table.position):
-        # A table that was dropped and made again has bases of both.
+    for table in sorted(asked, key=lambda table: table.generation):
+        # A table that was dropped and made again has bases of both; a fold may move either on.
         newest[table.qualified] = table
     return [
         bases[table.oid]

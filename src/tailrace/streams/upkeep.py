@@ -28,7 +28,7 @@ class Upkeep:
         self._compactor = compactor
         self._interval_s = interval_s
         self._turn_s = turn_s
-        self._said = ""
+        self._said: dict[str, str] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tailrace-upkeep", daemon=True)
 
@@ -44,21 +44,22 @@ class Upkeep:
         while not self._stop.is_set():
             try:
                 self.turn(time.time())
-                self._said = ""
             except (TailraceError, PySparkException, Py4JError, ConnectionError) as error:
-                self._say_once(str(error).partition("\n")[0])
+                self._say_once("", str(error).partition("\n")[0])
             self._stop.wait(self._turn_s)
 
     def turn(self, now_s: float) -> None:
-        """Fold what is due, table by table."""
+        """Fold what is due, table by table; one that fails does not hold up the others."""
         for table in sorted(self._compactor.due(interval_s=self._interval_s, now_s=now_s)):
             if self._stop.is_set():
                 return
-            for outcome in self._compactor.compact({table}):
-                if outcome.reason:
-                    logger.warning("base not folded table=%s reason=%s", table, outcome.reason)
+            try:
+                reasons = [outcome.reason for outcome in self._compactor.compact({table})]
+            except TailraceError as error:
+                reasons = [str(error)]
+            self._say_once(table, "; ".join(filter(None, reasons)))
 
-    def _say_once(self, error: str) -> None:
-        if error != self._said and not self._stop.is_set():
-            self._said = error
-            logger.warning("bases cannot be folded error=%s", error)
+    def _say_once(self, table: str, reason: str) -> None:
+        if reason and reason != self._said.get(table) and not self._stop.is_set():
+            logger.warning("base not folded table=%s reason=%s", table or "any", reason)
+        self._said[table] = reason
