@@ -48,18 +48,19 @@ class Commands:
         """Where the log is."""
         return f"file:{self._directory / 'log'}"
 
-    def lake(self, mode: str) -> Path:
-        """Where the tables of a mode are."""
-        return self._directory / "lake" / mode
+    @property
+    def lakes(self) -> dict[str, Path]:
+        """Where the tables of each mode are."""
+        return {mode: self._directory / "lake" / mode for mode in MODES}
 
     def start(self) -> None:
         """Start what does not run."""
         for name in COMMANDS:
             if name not in self._running:
                 with self._output(name).open("ab") as output:
+                    arguments = [name, "--config", str(self._config)]
                     self._running[name] = subprocess.Popen(
-                        [sys.executable, "-m", "tailrace.cli.main", name]
-                        + ["--config", str(self._config)],
+                        [sys.executable, "-m", "tailrace.cli.main", *arguments],
                         cwd=self._directory,
                         stdin=subprocess.DEVNULL,
                         stdout=output,

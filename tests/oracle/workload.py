@@ -42,6 +42,11 @@ class Workload:
         """How many transactions so far."""
         return sum(writer.committed for writer in self.writers)
 
+    @property
+    def refused(self) -> int:
+        """How many came at the wrong time."""
+        return sum(writer.refused for writer in self.writers)
+
     def make_late_table(self, *, row_count: int) -> None:
         """A table that comes while the others are written, with rows that need a base."""
         with self._connect() as connection, connection.transaction():
