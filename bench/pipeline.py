@@ -22,7 +22,7 @@ from bench.sides import Reading, run_capture
 from bench.source import Backlog, Source
 from bench.workbench import Workbench
 from bench.workload import SHOP_CHANGES_PER_TRANSACTION, SHOP_TABLES, fill_shop, make_shop
-from tailrace.verify import compare_at_rest
+from tailrace.verify.at_rest import compare_at_rest
 
 CORES: Final = 2
 """For everything together: the server, capture, Spark, and the engine beside them."""

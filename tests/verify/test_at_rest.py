@@ -20,8 +20,9 @@ from rich.console import Console
 from tailrace.cli import shop
 from tailrace.cli.differences import show
 from tailrace.cli.shop.trade import TRADES
-from tailrace.verify import TableResult, compare_at_rest
+from tailrace.verify.at_rest import compare_at_rest
 from tailrace.verify.delta import DeltaRows
+from tailrace.verify.result import TableResult
 from tests.server import Database, Server
 
 Row: TypeAlias = dict[str, Any]

@@ -170,6 +170,13 @@ Sink = Annotated[
 ]
 
 
+class Verify(Section):
+    """How often a lake is compared with its source by itself, and whether it is repaired."""
+
+    every: Duration = timedelta(days=1)
+    repair: Annotated[bool, BeforeValidator(yes_or_no)] = False
+
+
 class Stream(Section):
     """Some tables, delivered to one sink."""
 
@@ -180,6 +187,13 @@ class Stream(Section):
     trigger_interval: Duration = timedelta(milliseconds=200)
     max_changes_per_batch: Annotated[Count, Field(ge=1)] | None = None
     max_bytes_per_batch: Size | None = None
+    verify: Verify | None = None
+
+    @model_validator(mode="after")
+    def _has_something_to_verify(self) -> Stream:
+        if self.verify is not None and self.sink.type != "delta":
+            raise ValueError("verify needs a delta sink: any other keeps nothing to compare")
+        return self
 
 
 def _no_streams(value: object) -> object:

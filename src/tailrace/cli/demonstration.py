@@ -28,7 +28,7 @@ from tailrace.postgres.server import wal_position
 from tailrace.postgres.session import Connection, connect
 from tailrace.status import Report
 from tailrace.storage import open_store
-from tailrace.verify import compare_at_rest
+from tailrace.verify.at_rest import compare_at_rest
 
 _SOURCE: Final = "demo"
 

@@ -9,14 +9,16 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tailrace.verify import Difference, TableResult
+from tailrace.verify.difference import Difference, RangeDifference
+from tailrace.verify.result import TableResult
 
 _VALUE_LENGTH_MAX: Final = 60
+_RANGES_MAX: Final = 5
 
 
-def show(results: Sequence[TableResult]) -> RenderableType:
+def show(results: Sequence[TableResult], *, title: str = "source = lake") -> RenderableType:
     """One line for each table, then what differs."""
-    table = Table("table", title="source = lake", title_justify="left")
+    table = Table("table", title=title, title_justify="left")
     table.add_column("source rows", justify="right")
     table.add_column("lake rows", justify="right")
     table.add_column("equal")
@@ -27,10 +29,19 @@ def show(results: Sequence[TableResult]) -> RenderableType:
 
 
 def _reasons(result: TableResult) -> list[Text]:
-    lines = [Text(f"{result.table}: {_reason(difference)}") for difference in result.differences]
+    lines = [Text(f"{result.table}: {_range(each)}") for each in result.ranges[:_RANGES_MAX]]
+    if more := result.ranges[_RANGES_MAX:]:
+        lines.append(Text(f"{result.table}: {len(more)} more ranges differ"))
+    lines += [Text(f"{result.table}: {_reason(difference)}") for difference in result.differences]
     if result.problem:
         lines.insert(0, Text(f"{result.table}: {result.problem}"))
     return lines
+
+
+def _range(found: RangeDifference) -> str:
+    low, high = found.low or "the first", found.high or "the last"
+    counts = f"{found.source_rows:,} rows in the source, {found.lake_rows:,} in the lake"
+    return f"keys from {low} to {high} differ: {counts}"
 
 
 def _reason(difference: Difference) -> str:

@@ -56,6 +56,7 @@ streams:                          # each one delivers some tables to one sink
     trigger_interval: 200ms       # how often to look for new changes
     # max_changes_per_batch: 100000
     # max_bytes_per_batch: 64MiB
+    # verify: {every: 1d}         # compare the lake with its source, and tell in the status
 """
 
 

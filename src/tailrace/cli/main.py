@@ -21,6 +21,7 @@ from tailrace.cli import (
     run,
     status,
     teardown,
+    verify,
 )
 from tailrace.cli.options import Verbose
 
@@ -52,6 +53,7 @@ app.command()(run.run)
 app.command()(capture.capture)
 app.command()(pipeline.pipeline)
 app.command()(status.status)
+app.command()(verify.verify)
 app.add_typer(log.log, name="log")
 app.command()(teardown.teardown)
 

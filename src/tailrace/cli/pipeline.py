@@ -46,9 +46,11 @@ def pipeline(
     from tailrace.cli.children import stop_with_parent
     from tailrace.cli.config import load
     from tailrace.cli.signals import StopSignals
+    from tailrace.cli.verifying import plans
     from tailrace.storage import open_store
     from tailrace.streams import Pipeline
     from tailrace.streams.record import StreamRecord
+    from tailrace.verify.schedule import Schedule
 
     settings = load(config)
     chosen = _choose(settings, stream or settings.streams)
@@ -62,6 +64,7 @@ def pipeline(
             spark = start_spark(settings)
         try:
             streams = [_stream(name, section, spark) for name, section in chosen.items()]
+            Schedule(store, plans(settings, store, chosen, signals.event), signals.event).start()
             work_dir = settings.directory / "spark"
             compaction_s = settings.log.compaction_interval.total_seconds()
             Pipeline(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tailrace.status import LogReport, Report, SourceReport, StreamReport
+    from tailrace.verify.stored import Verified
 
 
 def status(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose = False) -> None:
@@ -105,3 +106,14 @@ def _streams(streams: tuple[StreamReport, ...]) -> Iterator[tuple[str, str, str]
             yield "stream", stream.name, f"at {stream.position}, {lag}"
         if stream.waiting:
             yield "", "", f"waiting for the base of {', '.join(stream.waiting)}"
+        if stream.verified is not None:
+            yield "", "", _verified(stream.verified)
+
+
+def _verified(last: Verified) -> str:
+    from tailrace.cli.quantity import show_duration
+
+    ago = f"verified {show_duration(max(0.0, time.time() - last.began_s))} ago"
+    if last.equal:
+        return f"{ago}: {last.table_count} tables equal their source"
+    return f"{ago}: {', '.join(last.unlike)} differs; see `tailrace verify {last.stream}`"

@@ -29,6 +29,7 @@ from tailrace.postgres.slot import SlotState, read_slot
 from tailrace.status.age import oldest_commit_s
 from tailrace.status.left_out import LeftOut, left_out
 from tailrace.storage import Store
+from tailrace.verify.stored import Verified, last_result
 
 _NOTHING: Final = Selection(())
 
@@ -84,7 +85,8 @@ class StreamReport:
 
     `lag_bytes` is the WAL between it and the log's end, `lag_s` the age of the oldest commit that
     it has not delivered. `waiting` are tables whose base is not complete yet: the others flow
-    meanwhile. `error` says why it cannot go on from where it is.
+    meanwhile. `error` says why it cannot go on from where it is. `verified` is what came of the
+    last comparison of all its tables with the source.
     """
 
     name: str
@@ -93,6 +95,7 @@ class StreamReport:
     lag_s: float | None = None
     waiting: tuple[str, ...] = ()
     error: str = ""
+    verified: Verified | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,11 @@ class Report:
     def is_healthy(self) -> bool:
         """False if something needs a person."""
         is_captured = self.source.state in (State.NOT_BEGUN, State.STREAMING)
-        return is_captured and not any(stream.error for stream in self.streams)
+        is_well = (
+            not stream.error and (stream.verified is None or stream.verified.equal)
+            for stream in self.streams
+        )
+        return is_captured and all(is_well)
 
 
 def gather(
@@ -132,6 +139,7 @@ def gather(
         replace(
             _stream(name, positions.get(name), log, reader, now_s),
             waiting=_matching(source.without_base, tables),
+            verified=last_result(reader.store, name),
         )
         for name, tables in streams.items()
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from tailrace.errors import SinkError
+from tailrace.errors import LogFenced, SinkError
 from tailrace.failpoint import failpoint
 from tailrace.log import Base
 from tailrace.model import Offset, Relation
@@ -22,6 +22,7 @@ from tailrace.sinks import Batch, Load, Sink
 from tailrace.spark.packing import unpack
 from tailrace.spark.selection import EVERYTHING, Selection
 from tailrace.streams.record import BatchRecord, StreamRecord
+from tailrace.streams.repair import deliver_repair
 from tailrace.streams.resume import Resume
 from tailrace.streams.taken import Taken, slowest
 
@@ -112,6 +113,12 @@ class Delivery:
         position = slowest(self.tables, otherwise=position)
         self.delivered = replace(self.delivered, position=position)
 
+    def repair(self, batch: BatchRecord) -> None:
+        """Deliver a repair whose number somebody has taken, and go on behind it."""
+        self._unfinished = None
+        deliver_repair(self._stream, self._sink, self._record, batch)
+        self._sequence = batch.sequence + 1
+
     def abandon(self, unfinished: BatchRecord) -> None:
         """Give up a load whose base is gone: the next one replaces whatever it has left."""
         self._unfinished = None
@@ -134,8 +141,17 @@ class Delivery:
         if unfinished is not None:
             return unfinished
         failpoint("load.before_fix" if planned.load else "batch.before_fix")
-        self._record.fix(planned)
-        return planned
+        while True:
+            try:
+                self._record.fix(planned)
+                return planned
+            except LogFenced:
+                repair = self._record.repair_at(planned.sequence)
+                # One that does not stand where we do is that of another run.
+                if repair is None or not set(planned.tables) <= set(repair.tables):
+                    raise
+                self.repair(repair)
+                planned = replace(planned, sequence=self._sequence)
 
     def _advance(self, batch: BatchRecord) -> None:
         self._sequence = batch.sequence + 1

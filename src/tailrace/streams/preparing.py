@@ -39,9 +39,12 @@ def load_due(
 ) -> None:
     """Load what is due; raises Stopped between two pieces of a base once told to stop."""
     if unfinished is not None:
-        if unfinished.load is None:
+        if unfinished.repair:
+            delivery.repair(unfinished)
+        elif unfinished.load is None:
             return
-        _load_again(delivery, store, selection, unfinished, stop)
+        else:
+            _load_again(delivery, store, selection, unfinished, stop)
     # Each time anew: while a base was loaded, a newer one may have been completed.
     while due := due_loads(newest_bases(store), delivery.tables, patterns):
         _load(delivery, store, due[0], selection, stop)

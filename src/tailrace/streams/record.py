@@ -8,10 +8,11 @@ number always means the same changes. It wins over Spark's checkpoint, which is 
 disk nor a fence. After a crash the newest batch is delivered again, whole; the sink knows its
 number.
 
-There are three kinds of batch, in one row of numbers: changes of a range; a load, which is the base
-of one table; and a start, which is nothing: the first one, where the stream begins, is resolved
-once and then fixed; a later one resets the stream and fences whoever delivers at that time. Numbers
-never come back, so a sink can tell every batch from those that it has.
+There are four kinds of batch, in one row of numbers: changes of a range; a load, which is the base
+of one table; a repair, which is some rows of one table; and a start, which is nothing: the first
+one, where the stream begins, is resolved once and then fixed; a later one resets the stream and
+fences whoever delivers at that time. Numbers never come back, so a sink can tell every batch from
+those that it has.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _KEEP: Final = 2
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
     """Batch `sequence` delivers `(after, upto]` of `tables`, as far as each of them is not there
-    yet; or, if `load` is set, the base after which that table stands there.
+    yet; or, if `load` is set, the base after which that table stands there; or, if `repair` is set,
+    the rows in the object of that key.
 
     `tables` are as they were before it. `writer` is the run that fixed it. `selection` is what of
     the tables' rows and columns the stream delivers, in the words of its configuration.
@@ -47,6 +49,7 @@ class BatchRecord:
     tables: TakenTables = ()
     load: Taken | None = None
     selection: str = ""
+    repair: str = ""
 
     @classmethod
     def start(cls, sequence: int, at: Offset, writer: str) -> BatchRecord:
@@ -56,13 +59,15 @@ class BatchRecord:
     @property
     def is_start(self) -> bool:
         """Whether there is nothing to deliver."""
-        return self.after == self.upto and self.load is None
+        return self.after == self.upto and self.load is None and not self.repair
 
     @property
     def outcome(self) -> TakenTables:
         """The tables as they are when it is delivered."""
         if self.load is not None:
             return with_loaded(self.tables, self.load)
+        if self.repair:
+            return self.tables
         return moved_to(self.tables, self.upto)
 
     def to_json(self) -> bytes:
@@ -74,6 +79,7 @@ class BatchRecord:
             "tables": [table.to_json() for table in self.tables],
             "load": self.load and self.load.to_json(),
             "selection": self.selection,
+            "repair": self.repair,
         }
         return json.dumps(value).encode()
 
@@ -90,6 +96,7 @@ class BatchRecord:
                 tables=tuple(map(Taken.from_json, value["tables"])),
                 load=value["load"] and Taken.from_json(value["load"]),
                 selection=value["selection"],
+                repair=value["repair"],
             )
         except (ValueError, KeyError, TypeError) as error:
             raise SegmentCorrupt(
@@ -105,6 +112,12 @@ class StreamRecord:
         self._stream = stream
         self._batches = f"{layout.STREAMS}{stream}/batches/"
         self._done = f"{layout.STREAMS}{stream}/done/"
+        self._repairs = f"{layout.STREAMS}{stream}/repairs/"
+
+    @property
+    def store(self) -> Store:
+        """Where the record is, beside the log."""
+        return self._store
 
     def newest(self) -> BatchRecord | None:
         """The newest batch whose range is fixed, durably; None if the stream has not begun."""
@@ -138,6 +151,14 @@ class StreamRecord:
         newest = self.newest()
         return newest is not None and newest.sequence >= sequence
 
+    def repair_at(self, sequence: int) -> BatchRecord | None:
+        """The batch of this number, if it is a repair."""
+        key = self._batch_key(sequence)
+        with suppress(ObjectMissing):
+            batch = BatchRecord.from_json(self._store.get(key), key=key)
+            return batch if batch.repair else None
+        return None
+
     def fix(self, batch: BatchRecord) -> None:
         """Make a batch's range durable; raises LogFenced if another run has taken its number."""
         key = self._batch_key(batch.sequence)
@@ -162,7 +183,7 @@ class StreamRecord:
         last = batch.sequence - _KEEP
         self._store.delete(
             entry.key
-            for level in (self._batches, self._done)
+            for level in (self._batches, self._done, self._repairs)
             for entry in self._store.list(level)
             if _sequence_of(entry.key) <= last
         )

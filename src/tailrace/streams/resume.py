@@ -26,9 +26,8 @@ class Resume:
     @property
     def first_end(self) -> Offset | None:
         """Where the first batch of changes must end, if that is fixed."""
-        if self.unfinished is None or self.unfinished.load is not None:
-            return None
-        return self.unfinished.upto
+        batch = self.unfinished
+        return None if batch is None or batch.load is not None or batch.repair else batch.upto
 
 
 def resume(
@@ -46,6 +45,9 @@ def resume(
     newest = record.newest() or record.begin(Offset.whole(reader.begin()), writer=writer)
     if newest.selection != selection:
         return Resume(newest.upto, newest.sequence + 1, ())
+    if newest.repair and not record.is_done(newest):
+        start = slowest(newest.tables, newest.upto)
+        return Resume(start, newest.sequence, newest.tables, newest)
     if not record.is_done(newest):
         # Whole, also if the stream is not asked for one of its tables any more.
         return Resume(newest.after, newest.sequence, newest.tables, newest)

@@ -4,9 +4,3 @@ Both sides turn each value into Postgres' own text, each row into one hash, and 
 key into a sum of hashes: the source by SQL in Postgres, the lake by the column in this process.
 Nothing of the path that delivers changes is used on rows that are at rest, so a fault in it shows.
 """
-
-from tailrace.verify.at_rest import compare_at_rest
-from tailrace.verify.difference import Difference, RangeDifference
-from tailrace.verify.result import TableResult
-
-__all__ = ["Difference", "RangeDifference", "TableResult", "compare_at_rest"]

@@ -37,4 +37,5 @@ def _compare(connection: Connection, lake: str, name: str) -> TableResult:
     rows = DeltaRows.open(uri)
     if rows is None:
         return TableResult(name, 0, 0, False, problem=f"no lake table at {uri}")
-    return Pair.of(connection, table, rows).result(name)
+    pair = Pair.of(connection, table, rows)
+    return pair.tell(name, pair.compare())

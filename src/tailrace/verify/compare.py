@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from tailrace.verify.difference import Difference, RangeDifference, differences
+from tailrace.verify.difference import Found, RangeDifference, differences
 from tailrace.verify.lake import LakeSide
 from tailrace.verify.ranges import Bounds
 from tailrace.verify.shape import Shape
@@ -66,7 +66,7 @@ def compare(source: SourceSide, lake: LakeSide) -> Comparison:
 
 def differing_rows(
     source: SourceSide, lake: LakeSide, found: Comparison, shape: Shape
-) -> Iterator[Difference]:
+) -> Iterator[Found]:
     """Every difference, in the order of the ranges, read from both sides as far as it is asked
     for.
     """

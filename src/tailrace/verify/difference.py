@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import NamedTuple
 
 from tailrace.verify.ranges import Bounds
 from tailrace.verify.shape import ComparedColumn, Row, Shape, Text
@@ -14,15 +15,11 @@ from tailrace.verify.shape import ComparedColumn, Row, Shape, Text
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One key with the row that each side has for it; None where a side has none.
-
-    `key_texts` are the key's own bytes, by which its row is found again.
-    """
+    """One key with the row that each side has for it; None where a side has none."""
 
     key: Mapping[str, Text]
     source: Mapping[str, Text] | None
     lake: Mapping[str, Text] | None
-    key_texts: Row = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -30,6 +27,13 @@ class Difference:
         if self.source is None or self.lake is None:
             return ()
         return tuple(name for name in self.source if self.source[name] != self.lake[name])
+
+
+class Found(NamedTuple):
+    """A difference, and the bytes of its key, by which its row is found again."""
+
+    key: Row
+    difference: Difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ class RangeDifference:
         return cls(low, high, source_rows, lake_rows)
 
 
-def differences(ours: Iterable[Row], theirs: Iterable[Row], shape: Shape) -> Iterator[Difference]:
+def differences(ours: Iterable[Row], theirs: Iterable[Row], shape: Shape) -> Iterator[Found]:
     """Pair the rows of the same cells by key; equal ones are left out. A key may occur twice: a
     table may have none, and a lake may be wrong in that way too.
     """
@@ -57,12 +61,12 @@ def differences(ours: Iterable[Row], theirs: Iterable[Row], shape: Shape) -> Ite
     for key in sorted(source.keys() | lake.keys(), key=_order):
         only_ours, only_theirs = source[key] - lake[key], lake[key] - source[key]
         for a, b in zip_longest(only_ours.elements(), only_theirs.elements()):
-            yield Difference(
+            difference = Difference(
                 key=_named(shape.key, key),
                 source=None if a is None else _named(shape.columns, a),
                 lake=None if b is None else _named(shape.columns, b),
-                key_texts=key,
             )
+            yield Found(key, difference)
 
 
 def _order(key: Row) -> tuple[tuple[int, bytes], ...]:

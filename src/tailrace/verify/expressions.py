@@ -16,6 +16,7 @@ from tailrace.verify.hashing import SEED
 from tailrace.verify.ranges import SLOTS, Bounds, neighbours
 from tailrace.verify.shape import ComparedColumn, Shape
 from tailrace.verify.texts import FLOAT_NAN
+from tailrace.where.predicate import And, Comparison, IsNull, Like, Not, Or, Predicate
 
 # The types whose cast to text is their output function. Others have a cast of their own, which
 # strips the blanks of a char(n) or writes out true; format() takes the output function of any.
@@ -91,6 +92,28 @@ def within(shape: Shape, bounds: Bounds, ranges: Sequence[int]) -> sql.Composabl
     return sql.SQL("({})").format(
         sql.SQL(" OR ").join(_between(value, bounds, first, last) for first, last in runs)
     )
+
+
+def fulfils(predicate: Predicate) -> sql.Composable:
+    """A stream's `where`, of which the parts mean to Postgres what they mean to the stream."""
+    match predicate:
+        case Not(part):
+            return sql.SQL("(NOT {})").format(fulfils(part))
+        case And(parts):
+            return sql.SQL("({})").format(sql.SQL(" AND ").join(map(fulfils, parts)))
+        case Or(parts):
+            return sql.SQL("({})").format(sql.SQL(" OR ").join(map(fulfils, parts)))
+        case IsNull(column):
+            return sql.SQL("({} IS NOT DISTINCT FROM NULL)").format(sql.Identifier(column))
+        case Like(column, pattern, ignores_case):
+            operator = sql.SQL("ILIKE" if ignores_case else "LIKE")
+            return sql.SQL("({} {} {})").format(
+                sql.Identifier(column), operator, sql.Literal(pattern)
+            )
+        case Comparison(column, operator, literal):
+            return sql.SQL("({} {} {})").format(
+                sql.Identifier(column), sql.SQL(operator.value), sql.Literal(literal)
+            )
 
 
 def _between(value: sql.Composable, bounds: Bounds, first: int, last: int) -> sql.Composable:

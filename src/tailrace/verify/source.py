@@ -18,6 +18,7 @@ from tailrace.verify.hashing import PROBE, SEED
 from tailrace.verify.ranges import Bounds
 from tailrace.verify.shape import ComparedColumn, Row, Shape
 from tailrace.verify.sums import Cell, Sums
+from tailrace.where import Predicate
 
 _PAGES_PER_QUERY: Final = 8192
 
@@ -153,13 +154,13 @@ class SourceSide:
         table: SourceTable,
         shape: Shape,
         *,
-        where: str | None = None,
+        where: Predicate | None = None,
         on_rows: Callable[[int], None] = lambda _: None,
     ) -> None:
         self._connection = connection
         self._table = table
         self._shape = shape
-        self._where = sql.SQL("({})").format(sql.SQL(where)) if where else sql.SQL("true")
+        self._where = expressions.fulfils(where) if where else sql.SQL("true")
         self._on_rows = on_rows
 
     def ranges(self, bounds: Bounds) -> Sums:

@@ -13,6 +13,7 @@ from tailrace.verify.lake import LakeRows, LakeSide
 from tailrace.verify.result import TableResult
 from tailrace.verify.shape import Shape
 from tailrace.verify.source import SourceSide, SourceTable, hashes_hexed
+from tailrace.where import Predicate
 
 DIFFERENCES_MAX: Final = 5
 
@@ -34,7 +35,7 @@ class Pair:
         rows: LakeRows,
         *,
         chosen: Collection[str] | None = None,
-        where: str | None = None,
+        where: Predicate | None = None,
         on_rows: Callable[[int], None] = lambda _: None,
     ) -> Pair:
         """`connection` is inside a transaction whose snapshot is compared."""
@@ -47,12 +48,11 @@ class Pair:
             tuple(name for name in shape.names if name not in rows.columns),
         )
 
-    def result(self, name: str, *, differences_max: int = DIFFERENCES_MAX) -> TableResult:
-        """Compare, and tell what differs."""
-        found = compare(self.source, self.lake)
-        return self.tell(name, found, differences_max=differences_max)
+    def compare(self) -> Comparison:
+        """Find where the two differ."""
+        return compare(self.source, self.lake)
 
-    def tell(self, name: str, found: Comparison, *, differences_max: int) -> TableResult:
+    def tell(self, name: str, found: Comparison) -> TableResult:
         """What was found, with its first rows."""
         rows = differing_rows(self.source, self.lake, found, self.shape)
         missing = ", ".join(self.missing)
@@ -62,6 +62,6 @@ class Pair:
             lake_rows=found.lake_rows,
             equal=found.is_equal,
             ranges=found.ranges,
-            differences=tuple(islice(rows, differences_max)),
+            differences=tuple(row.difference for row in islice(rows, DIFFERENCES_MAX)),
             problem=f"the lake table has no column {missing}" if missing else "",
         )
