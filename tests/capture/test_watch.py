@@ -10,8 +10,10 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from tailrace.log import Reader
 from tailrace.log.bases import newest_bases, newest_positions
 from tailrace.log.wanted import wanted_bases
+from tailrace.status import SourceReport, gather
 from tailrace.storage import FileStore
 from tests.capture.oracle import assert_equal, read_changes
 from tests.capture.running import (
@@ -46,6 +48,12 @@ def capture(
 def reasons(store: FileStore) -> list[str]:
     """Why bases are asked for."""
     return [each.reason for each in wanted_bases(store, newest_positions(store)).values()]
+
+
+def report(capture: Running, store: FileStore) -> SourceReport:
+    """What `tailrace status` says of the source."""
+    duties, reader = capture.told.duties, Reader(store)
+    return gather(duties.dsn, duties.names, reader, {}, now_s=0, selection=duties.selection).source
 
 
 def test_f056_partitions_are_captured_as_their_root_whatever_the_order_of_their_columns(
@@ -128,6 +136,8 @@ def test_f052_a_table_that_loses_its_key_is_set_aside_before_long_and_comes_back
         capture.wait_until(lambda: is_published(source, "table_two"))
         capture.wait_until(lambda: reasons(store))
         assert reasons(store) == ["it was not published for a while"]
+        (stale,) = report(capture, store).stale
+        assert (stale.table, stale.reason) == ("public.table_two", *reasons(store))
     assert_equal(store, source, "public.t")
 
 

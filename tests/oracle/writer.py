@@ -64,6 +64,7 @@ class Writer:
         self.number = number
         self.random = Random(f"{seed}-{number}")
         self._seq = 0
+        self._transactions = 0
         self._prepared: list[str] = []
         self.committed = 0
         self.refused = 0
@@ -90,7 +91,8 @@ class Writer:
     def _transaction(self) -> None:
         random = self.random
         is_prepared = random.random() < 0.15 and len(self._prepared) < 2
-        gid = f"w{self.number}-{self._seq}"
+        self._transactions += 1
+        gid = f"w{self.number}-{self._transactions}"
         self._execute("BEGIN")
         try:
             for _ in range(random.choice([1, 1, 2, 3, 5, 8])):

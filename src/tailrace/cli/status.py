@@ -75,6 +75,8 @@ def _source(source: SourceReport) -> Iterator[tuple[str, str, str]]:
         yield "", "", f"confirmed {source.confirmed_lsn}, {retained}"
     if not source.error:
         yield "tables", f"{len(source.tables)} captured", " ".join(source.tables)
+    for each in source.stale:
+        yield "", each.table, f"waits for a new base: {each.reason}"
     for each in source.left_out:
         yield "", each.table, each.reason
 

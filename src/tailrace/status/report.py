@@ -18,6 +18,7 @@ from tailrace.errors import LogError, SourceError
 from tailrace.log import Reader, layout, read_genesis
 from tailrace.log.bases import newest_positions
 from tailrace.log.retention import reader_positions
+from tailrace.log.wanted import WantedBase, wanted_bases
 from tailrace.model import Lsn
 from tailrace.postgres.pattern import TablePattern
 from tailrace.postgres.publication import Membership, published_tables
@@ -50,6 +51,7 @@ class SourceReport:
     """The slot and its tables, as Postgres sees them; `error` if Postgres could not be asked.
 
     `safe_wal_bytes` is how much more may be written before the slot is lost; None without a limit.
+    `stale` are tables of which something was not streamed: they are whole again with a new base.
     """
 
     slot: str
@@ -60,6 +62,7 @@ class SourceReport:
     safe_wal_bytes: int | None = None
     tables: tuple[str, ...] = ()
     without_base: tuple[str, ...] = ()
+    stale: tuple[LeftOut, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     error: str = ""
 
@@ -133,8 +136,9 @@ def gather(
     """
     log = _log(reader)
     positions = reader_positions(reader.store)
-    based = set(newest_positions(reader.store))
-    source = _source(dsn, names, selection, based, has_log=log.start is not None)
+    based = newest_positions(reader.store)
+    wanted = wanted_bases(reader.store, based)
+    source = _source(dsn, names, selection, based, wanted, has_log=log.start is not None)
     reports = tuple(
         replace(
             _stream(name, positions.get(name), log, reader, now_s),
@@ -152,7 +156,8 @@ def _source(
     dsn: str | None,
     names: SourceNames,
     selection: Selection,
-    based: set[int],
+    based: Collection[int],
+    wanted: Mapping[int, WantedBase],
     *,
     has_log: bool,
 ) -> SourceReport:
@@ -177,6 +182,11 @@ def _source(
         safe_wal_bytes=slot.safe_wal_bytes if slot else None,
         tables=_tables(published),
         without_base=_tables(published, without=based),
+        stale=tuple(
+            LeftOut(member.table, wanted[member.relation_oid].reason)
+            for member in published
+            if member.relation_oid in wanted
+        ),
         left_out=excluded,
     )
 
