@@ -128,6 +128,7 @@ def verify(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose 
         typer.echo(
             f"{verdict}: {result.segment_count} segments, {result.transaction_count} transactions,"
             f" {result.change_count} changes, {show_size(result.data_bytes)},"
+            f" {result.base_count} bases,"
             f" {result.start} … {result.end}"
         )
     if result.problems:
