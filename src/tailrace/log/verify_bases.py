@@ -1,5 +1,5 @@
-"""Reads the newest bases and checks what readers rely on: every part is there and whole, and the log
-still has what follows.
+"""Reads the newest bases and checks what readers rely on: every part is there and whole, and the
+log still has what follows.
 """
 
 from __future__ import annotations

@@ -45,9 +45,10 @@ def load_due(
             return
         else:
             _load_again(delivery, store, selection, unfinished, stop)
-    # Each time anew: while a base was loaded, a newer one may have been completed.
+    # Again afterwards: while bases were loaded, newer ones may have been completed.
     while due := due_loads(newest_bases(store), delivery.tables, patterns):
-        _load(delivery, store, due[0], selection, stop)
+        for base in due:
+            _load(delivery, store, base, selection, stop)
 
 
 def _load_again(

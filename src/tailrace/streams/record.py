@@ -179,7 +179,12 @@ class StreamRecord:
         """Note that the sink has the batch, and let retention go on."""
         with suppress(ObjectExists):
             self._store.put_new(self._done_key(batch.sequence), b"")
-        self.need_from(slowest(batch.outcome, batch.upto))
+        needed = _needed_from(slowest(batch.outcome, batch.upto))
+        if batch.load is None:
+            put_reader_position(self._store, self._stream, needed)
+        else:
+            # A table whose base is older than what the stream had reached is caught up now.
+            set_reader_position(self._store, self._stream, needed)
         last = batch.sequence - _KEEP
         self._store.delete(
             entry.key
