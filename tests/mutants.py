@@ -220,6 +220,50 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
+        "what is not streamed goes unnoticed",
+        "capture/watch.py",
+        "            if reason:\n",
+        "            if False:\n",
+        (
+            "tests/capture/test_watch.py"
+            "::test_f056_what_happens_while_nobody_captures_is_found_as_well",
+        ),
+    ),
+    Mutant(
+        "a table without its key stays published",
+        "capture/removal.py",
+        "        if finding.severity is Severity.BLOCKER:\n            return finding.message\n",
+        "",
+        (
+            "tests/capture/test_watch.py::test_f052_a_table_that_loses_its_key"
+            "_is_set_aside_before_long_and_comes_back_by_itself",
+        ),
+    ),
+    Mutant(
+        "a fold answers for what it has missed",
+        "log/wanted.py",
+        "read_base(store, oid, newest).generation",
+        "read_base(store, oid, newest).position",
+        ("tests/log/test_wanted.py",),
+    ),
+    Mutant(
+        "a partition that comes with rows is as good as an empty one",
+        "postgres/standing.py",
+        "        return conn.execute(query).fetchone() == (True,)\n",
+        "        return True\n",
+        ("tests/postgres/test_standing.py::test_f056_what_is_not_streamed_is_found",),
+    ),
+    Mutant(
+        "inserts alone are published with updates",
+        "postgres/publication.py",
+        "publish = 'insert, truncate'",
+        "publish = 'insert, update, truncate'",
+        (
+            "tests/capture/test_watch.py"
+            "::test_f052_of_a_keyless_table_inserts_alone_are_taken_where_that_is_asked_for",
+        ),
+    ),
+    Mutant(
         "everybody leads",
         "capture/daemon.py",
         "while not connection.try_lock(slot):",

@@ -5,6 +5,7 @@ Postgres does not stream whole is asked for again, and all others flow.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 
 import psycopg
 import pytest
@@ -22,7 +23,14 @@ from tests.capture.running import (
     settings,
     wait_caught_up,
 )
-from tests.server import Database
+from tests.server import VERSIONS, Database, Servers
+
+
+@pytest.fixture(params=VERSIONS, ids=lambda version: f"pg{version}")
+def database(request: pytest.FixtureRequest, source_servers: Servers) -> Iterator[Database]:
+    """A fresh database on each version."""
+    with source_servers(request.param).database() as fresh:
+        yield fresh
 
 
 @pytest.fixture
