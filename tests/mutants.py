@@ -233,7 +233,7 @@ MUTANTS: Final = (
         "a table without its key stays published",
         "capture/removal.py",
         "        if finding.severity is Severity.BLOCKER:\n            return finding.message\n",
-        "",
+        "        assert finding\n",
         (
             "tests/capture/test_watch.py::test_f052_a_table_that_loses_its_key"
             "_is_set_aside_before_long_and_comes_back_by_itself",

@@ -26,6 +26,7 @@ def check(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose =
     """
     from rich.console import Console
 
+    from tailrace.cli.check_streams import stream_findings
     from tailrace.cli.config import load
     from tailrace.cli.json_text import json_text
     from tailrace.cli.source import source_dsn
@@ -37,6 +38,7 @@ def check(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose =
     settings = load(config)
     with source_dsn(settings) as dsn, connect(dsn) as conn:
         findings = find(conn, names=source_names(settings), selection=selection(settings))
+        findings += stream_findings(conn, settings)
     if as_json:
         typer.echo(json_text(findings, indent=2))
     else:
