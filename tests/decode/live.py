@@ -29,6 +29,9 @@ from tests.decode.kinds import KINDS, TYPES_MADE, Kind
 from tests.server import Database
 
 END: Final = Offset.whole(1 << 62)
+ODD: Final = 'Ed"ge of.it 🙂'
+"""A table's name that has to be quoted everywhere."""
+
 _SLOT: Final = "live"
 _UNESCAPED: Final = {ord(a): ord(b) for a, b in zip("bfnrtv", "\b\f\n\r\t\v", strict=True)}
 

@@ -24,7 +24,7 @@ def connection(database: Database) -> Iterator[psycopg.Connection]:
         yield opened
 
 
-def test_f063_every_value_of_every_type_arrives_exactly(source: Database) -> None:
+def test_f063_f064_f065_f068_every_value_of_every_type_arrives_exactly(source: Database) -> None:
     with Live.on(source) as live:
         given = live.insert_edges("edge")
         (changes,) = live.streamed()

@@ -4,25 +4,30 @@ edges.
 
 from __future__ import annotations
 
+from psycopg import sql
+
 from tests.decode.kinds import KINDS
-from tests.decode.live import Live
+from tests.decode.live import ODD, Live
 from tests.server import Database
 from tests.sinks.harness import DeltaHarness
 from tests.sinks.source import batch_of
 
 
-def test_f063_values_of_every_type_come_back_from_the_lake(
+def test_f063_f069_values_of_every_type_come_back_from_the_lake(
     lake: DeltaHarness, database: Database
 ) -> None:
     with Live.on(database) as live:
-        live.insert_edges("edge")
+        live.insert_edges(ODD)
         (added,) = live.streamed()
         lake.sink.write(batch_of(1, added))
         # Now every value goes through a MERGE.
-        live.app.execute("""UPDATE edge SET "bool" = NOT "bool" WHERE id % 2 = 0""")
-        live.app.execute("UPDATE edge SET id = -id WHERE id % 3 = 0")
+        for update in (
+            sql.SQL('UPDATE {} SET "bool" = NOT "bool" WHERE id % 2 = 0'),
+            sql.SQL("UPDATE {} SET id = -id WHERE id % 3 = 0"),
+        ):
+            live.app.execute(update.format(sql.Identifier(ODD)))
         (changed,) = live.streamed()
-        lake.sink.write(batch_of(2, changed, known=["public.edge"]))
+        lake.sink.write(batch_of(2, changed, known=[f"public.{ODD}"]))
         rows = lake.table(added.relation).to_pyarrow_table().sort_by("id")
-        for kind, texts in zip(KINDS, live.texts("edge"), strict=True):
+        for kind, texts in zip(KINDS, live.texts(ODD), strict=True):
             assert live.rendered(rows, kind) == texts, kind
