@@ -18,9 +18,9 @@ import pyarrow as pa
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from tailrace.decode import TableChanges, decode
+from tailrace.decode import TableChanges, decode, decode_base
 from tailrace.log.relations import relation_frames
-from tailrace.model import ORIGIN, Offset
+from tailrace.model import ORIGIN, Lsn, Offset, Relation
 from tailrace.postgres.description import describe
 from tailrace.postgres.frames import Frames
 from tailrace.postgres.pgoutput import parse_relation
@@ -122,6 +122,21 @@ class Live:
         """The source's own text of each value, column by column, without `id`."""
         rows = _cells(self.lines(table))
         return [list(column) for column in zip(*rows, strict=True)][1:]
+
+    def base(self, table: str, relation: Relation) -> pa.Table:
+        """The same rows as those of a base."""
+        lines = self.lines(table)
+        pieces = decode_base(lines, relation, position=Lsn(1 << 40), taken_ts_us=0)
+        return pa.concat_tables([piece.rows for piece in pieces])
+
+    def assert_round_trip(self, table: str, changes: TableChanges) -> None:
+        """Streamed inserts and a base have the same values, and these are the source's own."""
+        base, own = self.base(table, changes.relation), changes.relation.column_names[1:]
+        assert base.schema == changes.rows.schema
+        assert base["_text"].to_pylist() == changes.rows["_text"].to_pylist()
+        for name, texts in zip(own, self.texts(table), strict=True):
+            assert self.rendered(changes.rows, name) == texts, name
+            assert self.rendered(base, name) == texts, name
 
     def rendered(self, rows: pa.Table, name: str) -> list[Text]:
         """A typed column, together with `_text`, as Postgres would write it."""

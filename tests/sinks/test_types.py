@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from psycopg import sql
 
+from tailrace.model import Lsn, Relation
+from tailrace.sinks import Load
 from tests.decode.kinds import KINDS
 from tests.decode.live import ODD, Live
 from tests.server import Database
@@ -28,6 +30,14 @@ def test_f063_f069_values_of_every_type_come_back_from_the_lake(
             live.app.execute(update.format(sql.Identifier(ODD)))
         (changed,) = live.streamed()
         lake.sink.write(batch_of(2, changed, known=[f"public.{ODD}"]))
-        rows = lake.table(added.relation).to_pyarrow_table().sort_by("id")
-        for kind, texts in zip(KINDS, live.texts(ODD), strict=True):
-            assert live.rendered(rows, kind) == texts, kind
+        _assert_equal(lake, live, added.relation)
+        # And every value in a base.
+        load = Load("lake", 3, added.relation, Lsn(0x9000), 0)
+        lake.sink.load(load, [live.base(ODD, added.relation)])
+        _assert_equal(lake, live, added.relation)
+
+
+def _assert_equal(lake: DeltaHarness, live: Live, relation: Relation) -> None:
+    rows = lake.table(relation).to_pyarrow_table().sort_by("id")
+    for kind, texts in zip(KINDS, live.texts(ODD), strict=True):
+        assert live.rendered(rows, kind) == texts, kind
