@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 
+import pyarrow as pa
 import pytest
 
 from tailrace.errors import SchemaError
 from tailrace.model import PgType, ReplicaIdentity
 from tests.sinks.harness import DeltaHarness, Harness
-from tests.sinks.source import Source, batch_of, load_of, relation
+from tests.sinks.source import NAN, Source, batch_of, load_of, relation
 
 
 def numeric(precision: int, scale: int) -> int:
@@ -248,4 +250,17 @@ def test_f058_whole_old_row_has_its_own_older_shape(form: Harness) -> None:
     write(form, 2, source)
     source.update(1, n=1 << 40, unchanged=["doc"])
     write(form, 3, source)
+    assert form.rows(source.relation) == source.expected()
+
+
+def test_texts_of_the_old_row_stay_out_of_the_target(form: Harness) -> None:
+    source = Source(relation(identity=ReplicaIdentity.FULL))
+    source.insert(id=1, amount=NAN, n=1)
+    write(form, 1, source)
+    source.update(1, amount=Decimal("1.50"))
+    changes = source.take()
+    texts = pa.array([[("_before.amount", NAN)]], type=changes.rows.schema.field("_text").type)
+    at = changes.rows.column_names.index("_text")
+    rows = changes.rows.set_column(at, changes.rows.schema.field(at), texts)
+    form.sink.write(batch_of(2, replace(changes, rows=rows)))
     assert form.rows(source.relation) == source.expected()

@@ -11,7 +11,7 @@ from threading import Barrier
 import pyarrow as pa
 import pytest
 
-from tailrace.errors import SinkError, StoreError
+from tailrace.errors import SchemaError, SinkError, StoreError
 from tailrace.model import PgType
 from tests.sinks.harness import Harness
 from tests.sinks.source import NAN, Source, batch_of, load_of, relation
@@ -107,6 +107,14 @@ def test_load_replaces_the_shape_as_well(replacing: Harness) -> None:
     source.update("x", part="z")
     replacing.sink.write(batch_of(3, source.take(), known=["public.orders"]))
     assert replacing.rows(source.relation) == source.expected()
+
+
+def test_key_that_its_column_cannot_hold_is_refused(form: Harness) -> None:
+    source = Source(relation(key=("amount",)))
+    source.insert(amount=NAN)
+    with pytest.raises(SchemaError, match="key column amount"):
+        form.sink.load(load_of(1, source), source.base())
+    assert form.sink.committed("lake", [source.relation]) == {}
 
 
 def test_target_that_vanished_is_made_anew_by_a_load(form: Harness) -> None:

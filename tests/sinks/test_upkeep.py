@@ -63,6 +63,22 @@ def opened(lake: DeltaHarness, source: Source) -> Target:
     return target
 
 
+def test_loaded_table_is_put_in_order(tmp_path: Path) -> None:
+    lake = DeltaHarness(str(tmp_path), None, DeltaOptions(compact_after=1000))
+    source = of_many_files(lake)
+    uri = table_uri(lake.path, source.relation)
+    for low in range(10):
+        rows = lake.table(source.relation).to_pyarrow_table().slice(0, 2)
+        ids = pa.array([low, 1000 + low])
+        write_deltalake(uri, rows.set_column(0, rows.schema.field(0), ids), mode="append")
+    upkeep = Upkeep(EmbeddedEngine(), lake.options)
+    upkeep.note(opened(lake, source), ["id"], is_loaded=True)
+    upkeep.wait(uri)
+    assert not Files.of(opened(lake, source), "id").is_out_of_order
+    upkeep.close()
+    lake.close()
+
+
 class Between(EmbeddedEngine):
     """Lets something happen when the first MERGE, or the first compaction, has begun."""
 

@@ -134,6 +134,7 @@ class DeltaSink(Section):
     soft_delete: Annotated[bool, BeforeValidator(yes_or_no)] = False
     partition_by: dict[str, Columns] = {}
     cluster_by: dict[str, Columns] = {}
+    deletion_vectors: Annotated[bool, BeforeValidator(yes_or_no)] = False
     compact_after: Annotated[Count, Field(ge=0)] = 100
     vacuum_after: Annotated[Duration, AfterValidator(_a_day)] = timedelta(days=7)
 

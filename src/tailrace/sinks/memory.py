@@ -15,6 +15,7 @@ from tailrace.decode import TableChanges
 from tailrace.errors import SinkError, TailraceError
 from tailrace.model import Relation
 from tailrace.sinks.conform import conform, widen
+from tailrace.sinks.events import with_keys
 from tailrace.sinks.evolution import evolved
 from tailrace.sinks.fold import Fold, fold
 from tailrace.sinks.keys import find_keys, key_columns
@@ -71,7 +72,7 @@ class MemorySink:
     def load(self, load: Load, rows: Iterable[pa.Table]) -> None:
         """Begin the table anew with these rows."""
         schema = row_schema(load.relation)
-        loaded = [conform(part, schema) for part in rows]
+        loaded = [conform(part, schema) for part in with_keys(rows, load.relation)]
         with self._lock:
             table = self._tables.get(load.relation.qualified)
             recorded = table.recorded if table is not None else {}

@@ -36,6 +36,7 @@ from tailrace.sinks.delta.merge import (
     same_key,
 )
 from tailrace.sinks.delta.target import Target
+from tailrace.sinks.events import with_keys
 from tailrace.sinks.settle import settle
 from tailrace.sinks.shape import row_schema
 from tailrace.sinks.sink import LOAD_ORDINAL, Load
@@ -72,7 +73,7 @@ class HistoryForm:
     def load(self, load: Load, rows: Iterable[pa.Table], target: Target, commit: Commit) -> None:
         """Compare the rows with the open versions, key by key."""
         schema = target.schema
-        versions = (_opened(part, schema) for part in rows)
+        versions = (_opened(part, schema) for part in with_keys(rows, load.relation))
         if target.is_empty:
             add_all(target, Pieces(schema, versions), commit)
         else:

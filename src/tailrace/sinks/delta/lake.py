@@ -34,6 +34,7 @@ class Lake:
             self.uri(relation),
             self._form.schema(relation),
             partition_by=self._options.partitions(relation),
+            deletion_vectors=self._options.deletion_vectors,
         )
 
     def check(self, target: Target, relation: Relation) -> None:

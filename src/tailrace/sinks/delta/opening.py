@@ -23,6 +23,7 @@ OPTIONS: Final = (
     "soft_delete",
     "partition_by",
     "cluster_by",
+    "deletion_vectors",
     "compact_after",
     "vacuum_after",
 )
@@ -38,14 +39,22 @@ def open_delta(options: Mapping[str, object], session: SparkSession | None) -> D
     if mode not in list(Mode):
         raise ConfigError(f"unknown delta mode {mode!r}", hint=f"one of {', '.join(Mode)}")
     standard = DeltaOptions()
+    engine = _engine(str(options.get("engine", "auto")), session)
+    deletion_vectors = _typed(options, "deletion_vectors", bool, standard.deletion_vectors)
+    if deletion_vectors and isinstance(engine, EmbeddedEngine):
+        raise ConfigError(
+            "only Delta on Spark writes deletion vectors",
+            hint="leave deletion_vectors out, or set up engine: delta-spark",
+        )
     return DeltaSink(
         str(options["path"]),
-        engine=_engine(str(options.get("engine", "auto")), session),
+        engine=engine,
         options=DeltaOptions(
             mode=Mode(mode),
             soft_delete=_typed(options, "soft_delete", bool, standard.soft_delete),
             partition_by=_columns(options, "partition_by"),
             cluster_by=_columns(options, "cluster_by"),
+            deletion_vectors=deletion_vectors,
             compact_after=_typed(options, "compact_after", int, standard.compact_after),
             vacuum_after=_typed(options, "vacuum_after", timedelta, standard.vacuum_after),
         ),

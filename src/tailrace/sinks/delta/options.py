@@ -17,7 +17,8 @@ VACUUM_AFTER_MIN: Final = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class DeltaOptions:
-    """`partition_by` and `cluster_by` give columns for a table (`schema.name`).
+    """`partition_by` and `cluster_by` give columns for a table (`schema.name`). With
+    `deletion_vectors` new tables may mark rows as deleted instead of writing their files anew.
 
     After every `compact_after` commits to a table it is looked at for small files and for rows
     that are out of order; 0 leaves the tables as they are. Files that no version of the last
@@ -28,6 +29,7 @@ class DeltaOptions:
     soft_delete: bool = False
     partition_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cluster_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    deletion_vectors: bool = False
     compact_after: int = 100
     vacuum_after: timedelta = timedelta(days=7)
 

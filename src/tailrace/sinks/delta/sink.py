@@ -87,6 +87,8 @@ class DeltaSink:
             if error is not None:
                 raise _refused(commit, target) from error
         sync_commits(target.uri, commit)
+        # A base comes in the order of the source's files, not of the keys.
+        self._upkeep.note(target, self._options.clusters(load.relation), is_loaded=True)
 
     def committed(self, stream: str, relations: Iterable[Relation]) -> dict[str, int]:
         """What the tables themselves have recorded."""

@@ -26,6 +26,7 @@ from tailrace.sinks.delta.engine import Engine
 from tailrace.sinks.delta.merge import Merge, Rest, assignments, merge_source, same_key
 from tailrace.sinks.delta.options import DeltaOptions
 from tailrace.sinks.delta.target import Target
+from tailrace.sinks.events import with_keys
 from tailrace.sinks.keys import find_keys
 from tailrace.sinks.settle import settle
 from tailrace.sinks.shape import renewed, row_schema
@@ -63,7 +64,8 @@ class SoftDeleteForm:
         """Begin the table anew."""
         shape = renewed(self.schema(load.relation), target.next_version)
         partition_by = self._options.partitions(load.relation)
-        replace_all(target, Pieces(shape, rows), commit, partition_by=partition_by)
+        pieces = Pieces(shape, with_keys(rows, load.relation))
+        replace_all(target, pieces, commit, partition_by=partition_by)
 
 
 def _merge(found: Versions, upserts: pa.Table, schema: pa.Schema, relation: Relation) -> Merge:

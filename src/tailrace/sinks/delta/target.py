@@ -27,6 +27,7 @@ from tailrace.sinks.shape import renewed
 # merge rewrites all of it.
 FILE_BYTES: Final = 8 << 20
 _PROPERTIES: Final = {"delta.targetFileSize": str(FILE_BYTES)}
+_DELETION_VECTORS: Final = {"delta.enableDeletionVectors": "true"}
 _COLUMN_MAPPING: Final = "delta.columnMapping.mode"
 
 
@@ -56,7 +57,14 @@ class Target:
         return cls(uri, table)
 
     @classmethod
-    def create(cls, uri: str, schema: pa.Schema, *, partition_by: Sequence[str] = ()) -> Self:
+    def create(
+        cls,
+        uri: str,
+        schema: pa.Schema,
+        *,
+        partition_by: Sequence[str] = (),
+        deletion_vectors: bool = False,
+    ) -> Self:
         """Make the table, empty, unless another writer is faster. Raises SinkError."""
         try:
             DeltaTable.create(
@@ -64,7 +72,7 @@ class Target:
                 Schema.from_arrow(schema),
                 mode="ignore",
                 partition_by=list(partition_by) or None,
-                configuration=_PROPERTIES,
+                configuration=_PROPERTIES | (_DELETION_VECTORS if deletion_vectors else {}),
             )
         except (DeltaError, OSError) as error:
             made = cls.open(uri)

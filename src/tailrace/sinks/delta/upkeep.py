@@ -9,6 +9,7 @@ batch is applied once more to the tidied table. Readers see the same rows before
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,7 +34,7 @@ class _Table:
     """What is known of one table in this process."""
 
     looked_at: int
-    vacuumed_at: float
+    vacuumed_at: float = -math.inf
     work: Future[None] | None = None
 
 
@@ -48,14 +49,17 @@ class Upkeep:
         self._tables: dict[str, _Table] = {}
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="tailrace-upkeep")
 
-    def note(self, target: Target, cluster_by: Sequence[str]) -> None:
-        """A commit was made after this version; every so many, look at the table."""
+    def note(self, target: Target, cluster_by: Sequence[str], *, is_loaded: bool = False) -> None:
+        """A commit was made after this version; every so many, and after a load, look at the
+        table.
+        """
         every = self._options.compact_after
         if not every:
             return
         version = target.next_version
-        table = self._tables.setdefault(target.uri, _Table(version, time.monotonic()))
-        if version // every > table.looked_at // every and not _is_running(table):
+        table = self._tables.setdefault(target.uri, _Table(version))
+        is_due = is_loaded or version // every > table.looked_at // every
+        if is_due and not _is_running(table):
             table.looked_at = version
             table.work = self._pool.submit(self._tidy, target.uri, list(cluster_by), table)
 

@@ -16,6 +16,7 @@ from tailrace.sinks.delta.engine import Engine
 from tailrace.sinks.delta.merge import upsert_merge
 from tailrace.sinks.delta.options import DeltaOptions
 from tailrace.sinks.delta.target import Target
+from tailrace.sinks.events import with_keys
 from tailrace.sinks.fold import fold
 from tailrace.sinks.settle import settle
 from tailrace.sinks.shape import renewed, row_schema
@@ -54,7 +55,8 @@ class UpsertForm:
         """Begin the table anew."""
         shape = renewed(self.schema(load.relation), target.next_version)
         partition_by = self._options.partitions(load.relation)
-        replace_all(target, Pieces(shape, rows), commit, partition_by=partition_by)
+        pieces = Pieces(shape, with_keys(rows, load.relation))
+        replace_all(target, pieces, commit, partition_by=partition_by)
 
 
 def key_schema(schema: pa.Schema, relation: Relation) -> pa.Schema:
