@@ -128,6 +128,7 @@ class _Waiting:
     def __init__(self, engine: Engine, barrier: Barrier) -> None:
         self._engine = engine
         self._barrier = barrier
+        self.is_local = engine.is_local
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:

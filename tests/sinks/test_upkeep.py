@@ -65,7 +65,7 @@ def opened(lake: DeltaHarness, source: Source) -> Target:
 
 def test_loaded_table_is_put_in_order(tmp_path: Path) -> None:
     lake = DeltaHarness(str(tmp_path), None, DeltaOptions(compact_after=1000))
-    source = of_many_files(lake)
+    source = of_some_files(lake)
     uri = table_uri(lake.path, source.relation)
     for low in range(10):
         rows = lake.table(source.relation).to_pyarrow_table().slice(0, 2)
@@ -98,9 +98,9 @@ class Between(EmbeddedEngine):
             self._events.pop()()
 
 
-def of_many_files(lake: DeltaHarness) -> Source:
+def of_some_files(lake: DeltaHarness) -> Source:
     source = Source()
-    for sequence in range(1, 5):
+    for sequence in range(1, 4):
         source.insert(id=sequence, doc="large", n=sequence)
         lake.sink.write(batch_of(sequence, source.take()))
     return source
@@ -111,7 +111,7 @@ def test_batch_that_a_compaction_overtakes_is_applied_all_the_same(
     tmp_path: Path, options: DeltaOptions
 ) -> None:
     lake = DeltaHarness(str(tmp_path), None, options)
-    source = of_many_files(lake)
+    source = of_some_files(lake)
 
     def compact() -> None:
         EmbeddedEngine().compact(opened(lake, source), ["id"])
@@ -151,7 +151,7 @@ def test_compaction_that_a_batch_overtakes_gives_way(tmp_path: Path) -> None:
 
 def test_only_files_that_nobody_needs_any_more_are_deleted(tmp_path: Path) -> None:
     lake = DeltaHarness(str(tmp_path), None)
-    source = of_many_files(lake)
+    source = of_some_files(lake)
     source.truncate()
     source.insert(id=7)
     lake.sink.write(batch_of(5, source.take()))

@@ -32,7 +32,7 @@ def first_column_bounds(keys: pa.Table, *, alias: str = "") -> str | None:
     column = keys.column(0)
     if not keys.num_rows:
         return None
-    low, high = (_literal(value, column.type) for value in _extremes(column))
+    low, high = (literal(value, column.type) for value in _extremes(column))
     if low is None or high is None:
         return None
     name = f"{alias}{quote(keys.column_names[0])}"
@@ -55,7 +55,8 @@ def _extremes(column: Column) -> tuple[Value, Value]:
     return found["min"], found["max"]
 
 
-def _literal(value: Value, kind: pa.DataType) -> str | None:
+def literal(value: Value, kind: pa.DataType) -> str | None:
+    """A value as every engine reads it, or None."""
     if pa.types.is_integer(kind):
         number = int(value.as_py())
         return str(number) if number >= _INTEGER_MIN else None

@@ -5,6 +5,7 @@ writes the batches: it takes a stream of rows, and so needs memory for a piece o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -40,7 +41,7 @@ class Pieces:
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         try:
-            for part in self._rows:
+            for part in _ahead(iter(self._rows)):
                 yield from conform(part, self._schema).to_batches()
         except BaseException as error:
             self._failure = error
@@ -55,6 +56,18 @@ class Pieces:
             if self._failure is not None:
                 raise self._failure from None
             raise
+
+
+def _ahead(parts: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """The same parts, each made by a thread of its own while the one before it is written.
+
+    The library asks for rows from its own threads, where nothing else of it may be called.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="tailrace-read") as pool:
+        coming = pool.submit(next, parts, None)
+        while (part := coming.result()) is not None:
+            coming = pool.submit(next, parts, None)
+            yield part
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ _SORT_BYTES: Final = 256 << 20
 class EmbeddedEngine:
     """The `deltalake` package. It works on the version that `target` was opened at."""
 
+    is_local = True
+
     @property
     def errors(self) -> tuple[type[Exception], ...]:
         """The library's own errors, and those of the files below."""

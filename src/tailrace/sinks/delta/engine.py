@@ -23,6 +23,9 @@ class Engine(Protocol):
     same application. Safe to call from several threads for different targets.
     """
 
+    is_local: bool
+    """Whether rows are written in this process anyway."""
+
     @property
     def errors(self) -> tuple[type[Exception], ...]:
         """What it raises if a commit fails."""

@@ -6,14 +6,17 @@ should be of one size, and few of them should overlap in the column that the row
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from tailrace.sinks.delta.target import FILE_BYTES, Target
+from tailrace.sinks.keys import Column
 
 _SMALL_BYTES: Final = FILE_BYTES // 4
 _SMALL_FILES_MAX: Final = 8
@@ -22,24 +25,56 @@ _DEPTH_MAX: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """`small_count` of them are far below the size that is aimed at; at one value of the first
-    column of their order, `depth` files overlap on average.
+    """Their sizes and, where statistics give them, the least and greatest value of the first
+    column of their order; NULL where they do not.
     """
 
-    count: int
-    small_count: int
-    depth: float
+    sizes: NDArray[np.int64]
+    low: Column
+    high: Column
 
     @classmethod
     def of(cls, target: Target, column: str | None) -> Files:
         """Look at the statistics in the table's log."""
         actions = pa.table(target.table.get_add_actions(flatten=True))
-        sizes = actions.column("size_bytes").to_numpy()
-        low, high = f"min.{column}", f"max.{column}"
-        depth = 1.0
-        if column is not None and {low, high} <= set(actions.column_names):
-            depth = _depth(actions.column(low), actions.column(high))
-        return cls(len(sizes), int((sizes < _SMALL_BYTES).sum()), depth)
+        nothing = pa.chunked_array([pa.nulls(actions.num_rows)])
+        low, high = (
+            actions.column(name) if name in actions.column_names else nothing
+            for name in (f"min.{column}", f"max.{column}")
+        )
+        return cls(actions.column("size_bytes").to_numpy(), low, high)
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.sizes)
+
+    @property
+    def small_count(self) -> int:
+        """How many are far below the size that is aimed at."""
+        return int((self.sizes < _SMALL_BYTES).sum())
+
+    @property
+    def depth(self) -> float:
+        """How many of them hold one value of the column, on average."""
+        return _depth(self.low, self.high)
+
+    def begins(self) -> list[object]:
+        """The least values, each once, rising."""
+        return list(self.low.drop_null().unique().sort().to_pylist())
+
+    def touched_share(self, values: Column) -> float:
+        """The share of the bytes that lies in files whose range holds one of the values; all, if
+        their ranges are not known.
+        """
+        if self.low.null_count or self.high.null_count or not self.count:
+            return 1.0
+        wanted: list[Any] = values.unique().sort().to_pylist()
+        touched = [
+            bisect_left(wanted, low) < bisect_right(wanted, high)
+            for low, high in zip(self.low.to_pylist(), self.high.to_pylist(), strict=True)
+        ]
+        return float(self.sizes[np.array(touched)].sum() / self.sizes.sum())
 
     @property
     def is_out_of_order(self) -> bool:
@@ -52,7 +87,7 @@ class Files:
         return self.small_count > _SMALL_FILES_MAX or self.is_out_of_order
 
 
-def _depth(low: pa.ChunkedArray[Any], high: pa.ChunkedArray[Any]) -> float:
+def _depth(low: Column, high: Column) -> float:
     """The mean number of files whose range holds the lowest value of a file."""
     known = pc.and_(low.is_valid(), high.is_valid())
     chunks = [*low.filter(known).chunks, *high.filter(known).chunks]

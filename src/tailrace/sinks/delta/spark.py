@@ -60,6 +60,8 @@ class SparkEngine:
     session's settings.
     """
 
+    is_local = False
+
     def __init__(self, session: SparkSession) -> None:
         self._session = session
 

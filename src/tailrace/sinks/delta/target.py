@@ -8,7 +8,7 @@ credentials in the environment.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Self
 
 import pyarrow as pa
@@ -129,17 +129,27 @@ class Target:
         """These columns of the rows that have one of these keys. Raises SinkError."""
         wanted = pa.schema([self.schema.field(name) for name in columns])
         conditions = [part for part in (where, first_column_bounds(keys)) if part]
-        bounds = " AND ".join(conditions) or None
-        found = []
+        found = [
+            rows.filter(pa.array(find_keys(rows.select(keys.column_names), keys) >= 0))
+            for rows in self._scan(wanted, " AND ".join(conditions) or None)
+        ]
+        return pa.concat_tables([wanted.empty_table(), *found])
+
+    def read_range(self, condition: str) -> pa.Table:
+        """All columns of the rows that meet a condition. Raises SinkError."""
+        schema = self.schema
+        found = self._scan(schema, condition or None)
+        return pa.concat_tables([schema.empty_table(), *found]).combine_chunks()
+
+    def _scan(self, wanted: pa.Schema, predicate: str | None) -> Iterator[pa.Table]:
         try:
-            scan = self.table.scan(columns=list(columns), predicate=bounds)
+            scan = self.table.scan(columns=wanted.names, predicate=predicate)
             # Through Arrow, which lets other threads run while it waits; the scan itself does not.
             for batch in pa.RecordBatchReader.from_stream(scan):
-                rows = pa.Table.from_batches([batch]).select(list(columns)).cast(wanted)
-                found.append(rows.filter(find_keys(rows.select(keys.column_names), keys) >= 0))
+                # A scan may give texts in a form that cannot be worked on.
+                yield pa.Table.from_batches([batch]).select(wanted.names).cast(wanted)
         except (DeltaError, pa.ArrowException, OSError) as error:
             raise SinkError(f"the lake table at {self.uri} cannot be read", retry=True) from error
-        return pa.concat_tables(found) if found else wanted.empty_table()
 
     def evolve(self, shape: pa.Schema) -> Self:
         """Get these columns, in commits of its own that may be repeated. Raises SinkError."""

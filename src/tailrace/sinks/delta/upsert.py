@@ -15,9 +15,10 @@ from tailrace.sinks.delta.commit import Commit
 from tailrace.sinks.delta.engine import Engine
 from tailrace.sinks.delta.merge import upsert_merge
 from tailrace.sinks.delta.options import DeltaOptions
+from tailrace.sinks.delta.rewrite import Rewrite
 from tailrace.sinks.delta.target import Target
 from tailrace.sinks.events import with_keys
-from tailrace.sinks.fold import fold
+from tailrace.sinks.fold import Fold, fold
 from tailrace.sinks.settle import settle
 from tailrace.sinks.shape import renewed, row_schema
 from tailrace.sinks.sink import Load
@@ -48,8 +49,16 @@ class UpsertForm:
             self._engine.append(target, upserts, commit)
         else:
             deletes = conform(folded.deletes, key_schema(schema, relation))
-            whole = replace(folded, upserts=upserts, deletes=deletes)
-            self._engine.merge(target, upsert_merge(whole, schema.names, relation.key), commit)
+            self._merge(replace(folded, upserts=upserts, deletes=deletes), target, relation, commit)
+
+    def _merge(self, fold: Fold, target: Target, relation: Relation, commit: Commit) -> None:
+        key = list(relation.key)
+        keys = pa.concat_tables([fold.upserts.select(key), fold.deletes])
+        rewrite = Rewrite.of(target, keys) if self._engine.is_local and keys.num_rows else None
+        if rewrite is not None:
+            rewrite.run(fold, commit)
+        else:
+            self._engine.merge(target, upsert_merge(fold, target.schema.names, key), commit)
 
     def load(self, load: Load, rows: Iterable[pa.Table], target: Target, commit: Commit) -> None:
         """Begin the table anew."""
