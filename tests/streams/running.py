@@ -59,6 +59,10 @@ class RunningPipeline:
         """Wait until these streams have delivered up to there; fail if one has stopped."""
         wait_until(lambda: all(self._is_at(name, upto) for name in streams), patience_s=PATIENCE_S)
 
+    def wait_for_tables(self, stream: str, *tables: str) -> None:
+        """Wait until a stream has taken up these tables."""
+        wait_until(lambda: self.state(stream).tables >= set(tables), patience_s=PATIENCE_S)
+
     def wait_for_stop(self, stream: str) -> StreamState:
         """Wait until a stream has given up."""
         wait_until(lambda: self.state(stream).is_stopped, patience_s=PATIENCE_S)

@@ -67,12 +67,15 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """How a stream is doing; `error` says why it waits or has stopped."""
+    """How a stream is doing; `tables` are those that it has taken up, `error` says why it waits or
+    has stopped.
+    """
 
     name: str
     delivered: Delivered | None
     error: TailraceError | None
     is_stopped: bool
+    tables: frozenset[str] = frozenset()
 
 
 class RunningStream:
@@ -100,8 +103,11 @@ class RunningStream:
     @property
     def state(self) -> StreamState:
         """As of now."""
-        delivered = self._delivery.delivered if self._delivery else None
-        return StreamState(self._stream.name, delivered, self._error, self._is_stopped)
+        name, delivery = self._stream.name, self._delivery
+        if delivery is None:
+            return StreamState(name, None, self._error, self._is_stopped)
+        tables = frozenset(table.qualified for table in delivery.tables)
+        return StreamState(name, delivery.delivered, self._error, self._is_stopped, tables)
 
     def step(self, now: float) -> None:
         """Prepare, start the query, notice its end, or wait: whatever is due."""
