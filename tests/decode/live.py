@@ -21,6 +21,7 @@ from psycopg.conninfo import make_conninfo
 from tailrace.decode import TableChanges, decode, decode_base
 from tailrace.log.relations import relation_frames
 from tailrace.model import ORIGIN, Lsn, Offset, Relation
+from tailrace.postgres.copy_out import copy_out
 from tailrace.postgres.description import describe
 from tailrace.postgres.frames import Frames
 from tailrace.postgres.pgoutput import parse_relation
@@ -114,13 +115,15 @@ class Live:
         return decode(frames, initial={}, versions=versions, after=ORIGIN, upto=END)
 
     def lines(self, table: str) -> pa.BinaryArray:
-        """The rows as COPY writes them, by number."""
-        ordered = sql.SQL("(SELECT * FROM {} ORDER BY id)")
-        return _copy(self.ours, ordered.format(sql.Identifier("public", table)))
+        """The rows by number, read as a base reads them."""
+        query = sql.SQL("COPY {} TO STDOUT").format(_by_number(table))
+        joined = pa.concat_arrays(list(copy_out(self.ours, query, block_bytes=1 << 12)))
+        assert isinstance(joined, pa.BinaryArray)
+        return joined
 
     def texts(self, table: str) -> list[list[Text]]:
         """The source's own text of each value, column by column, without `id`."""
-        rows = _cells(self.lines(table))
+        rows = copied(self.ours, _by_number(table))
         return [list(column) for column in zip(*rows, strict=True)][1:]
 
     def base(self, table: str, relation: Relation) -> pa.Table:
@@ -165,17 +168,14 @@ class Live:
 
 def copied(connection: psycopg.Connection, what: sql.Composable) -> list[list[Text]]:
     """The texts of each row of a table or query, as COPY writes them on this connection."""
-    return _cells(_copy(connection, what))
-
-
-def _copy(connection: psycopg.Connection, what: sql.Composable) -> pa.BinaryArray:
     with connection.cursor().copy(sql.SQL("COPY {} TO STDOUT").format(what)) as copy:
         data = b"".join(bytes(part) for part in copy)
-    return pa.array(data.split(b"\n")[:-1], pa.binary())
+    return [list(map(_plain, line.split(b"\t"))) for line in data.split(b"\n")[:-1]]
 
 
-def _cells(lines: pa.BinaryArray) -> list[list[Text]]:
-    return [list(map(_plain, (line or b"").split(b"\t"))) for line in lines.to_pylist()]
+def _by_number(table: str) -> sql.Composed:
+    query = sql.SQL("(SELECT * FROM {} ORDER BY id)")
+    return query.format(sql.Identifier("public", table))
 
 
 def _written(value: object) -> bytes:
