@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import pyarrow as pa
 
 from tailrace.log import Reader
+from tailrace.log.bases import newest_bases
 from tailrace.model import Offset
 from tailrace.sinks import Batch, Load, Sink
 from tailrace.sinks.memory import MemorySink
@@ -53,7 +54,15 @@ class Run:
         )
         record = StreamRecord(store, stream)
         at = resume(record, Reader(store), patterns=told, writer=writer, selection=str(selection))
-        self.delivery = Delivery(stream, sink, record, at, writer=writer, selection=selection)
+        self.delivery = Delivery(
+            stream,
+            sink,
+            record,
+            at,
+            writer=writer,
+            selection=selection,
+            bases=lambda: newest_bases(store),
+        )
         load_due(
             self.delivery,
             store,

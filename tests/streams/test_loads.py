@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.errors import LogFenced, SinkError, TailraceError
+from tailrace.errors import LogFenced, SchemaError, SinkError, TailraceError
 from tailrace.log import Base, layout
 from tailrace.log.retention import reader_positions
 from tailrace.model import Lsn
@@ -193,6 +193,26 @@ def test_load_begins_with_the_shape_of_the_base_and_goes_on_with_that_of_the_cha
     log.commit(table, table.insert(20, "x", 1, "new"))
     Run(log.store, sink).to_end()
     assert rows_of(sink) == table.rows
+
+
+def test_f058_new_base_gets_a_stream_over_a_shape_that_its_sink_refuses(log: MadeLog) -> None:
+    table, other, sink = _filled(Table()), _filled(Table(ITEMS)), WatchedSink()
+    for each in (table, other):
+        log.base_of(each)
+    Run(log.store, sink).to_end()
+    first, *rest = table.relation.columns
+    renamed = tuple(replace(column, name=f"new {column.name}") for column in rest)
+    table.alter(replace(table.relation, columns=(first, *renamed)))
+    log.commit(table, table.insert(20, "x", 1))
+    log.commit(other, other.insert(20, "y"))
+    for _ in range(2):
+        with pytest.raises(SchemaError):
+            Run(log.store, sink).to_end()
+    log.base_of(table)
+    log.commit(table, table.insert(21, "z", 1))
+    assert Run(log.store, sink).to_end() == log.end
+    assert rows_of(sink) == table.rows
+    assert rows_of(sink, "public.items") == other.rows
 
 
 class _Life:

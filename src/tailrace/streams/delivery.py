@@ -8,13 +8,13 @@ keeps only the text.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from tailrace.errors import LogFenced, SinkError
+from tailrace.errors import LogFenced, SchemaError, SinkError
 from tailrace.failpoint import failpoint
 from tailrace.log import Base
 from tailrace.model import Offset, Relation
@@ -49,12 +49,14 @@ class Delivery:
         *,
         writer: str,
         selection: Selection = EVERYTHING,
+        bases: Callable[[], Mapping[int, Base]] = dict,
     ) -> None:
         self._stream = stream
         self._sink = sink
         self._record = record
         self._writer = writer
         self._selection = selection
+        self._bases = bases
         self._sequence = at.sequence
         self._unfinished = at.unfinished
         self.tables = at.tables
@@ -80,7 +82,7 @@ class Delivery:
         assert batch.upto == found.upto, "a fixed batch has another end"
         known = frozenset(table.qualified for table in batch.tables)
         failpoint("batch.before_write")
-        self._sink.write(
+        self._write(
             Batch(self._stream, batch.sequence, batch.after, batch.upto, found.tables, known)
         )
         failpoint("batch.after_write")
@@ -112,6 +114,24 @@ class Delivery:
         self._advance(batch)
         position = slowest(self.tables, otherwise=position)
         self.delivered = replace(self.delivered, position=position)
+
+    def _write(self, batch: Batch) -> None:
+        """A table whose new shape the sink refuses is left out if it was read anew since: then a
+        load is due that replaces the target, and the table goes on from there.
+        """
+        try:
+            self._sink.write(batch)
+        except SchemaError:
+            taken = {table.oid: table.generation for table in self.tables}
+            due = {
+                oid
+                for oid, base in self._bases().items()
+                if base.generation > taken.get(oid, base.generation)
+            }
+            left = [changes for changes in batch.tables if changes.relation.oid not in due]
+            if len(left) == len(batch.tables):
+                raise
+            self._sink.write(replace(batch, tables=left))
 
     def repair(self, batch: BatchRecord) -> None:
         """Deliver a repair whose number somebody has taken, and go on behind it."""

@@ -13,6 +13,7 @@ import shutil
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -146,7 +147,13 @@ class RunningStream:
             self._sink = stream.open_sink()
         self._seen = newest_positions(store)
         self._delivery = delivery = Delivery(
-            stream.name, self._sink, record, at, writer=writer, selection=selection
+            stream.name,
+            self._sink,
+            record,
+            at,
+            writer=writer,
+            selection=selection,
+            bases=partial(newest_bases, store),
         )
         load_due(delivery, store, patterns, selection, unfinished=at.unfinished, stop=stop)
 
