@@ -3,7 +3,6 @@
 from tailrace.bases.automatic import AutomaticBases
 from tailrace.bases.group import TableResult
 from tailrace.bases.progress import BaseProgress
-from tailrace.bases.spark_runner import SparkRunner
 from tailrace.bases.take import BaseSettings, BaseTaker
 from tailrace.bases.watching import Limits
 
@@ -13,6 +12,5 @@ __all__ = [
     "BaseSettings",
     "BaseTaker",
     "Limits",
-    "SparkRunner",
     "TableResult",
 ]

@@ -110,6 +110,15 @@ class Capture(Section):
     metrics_port: Annotated[Count, Field(ge=1, le=65535)] | None = None
 
 
+class Base(Section):
+    """How bases are taken: whole tables, read while they are written."""
+
+    max_wait: Duration = timedelta(minutes=10)
+    max_snapshot_age: Duration = timedelta(hours=12)
+    max_xmin_age: Annotated[Count, Field(ge=1)] = 200_000_000
+    bytes_per_second: Size | None = None
+
+
 class Spark(Section):
     """The Spark session; `master: none` uses the one that spark-submit made."""
 
@@ -207,6 +216,7 @@ class Config(Section):
     source: Source = Source()
     log: Log = Log()
     capture: Capture = Capture()
+    base: Base = Base()
     spark: Spark = Spark()
     streams: Annotated[dict[StreamName, Stream], BeforeValidator(_no_streams)] = {"lake": Stream()}
 

@@ -33,6 +33,12 @@ capture:
   receive_timeout: 30s            # silence after which the connection is made again
   # metrics_port: 9108            # Prometheus, on this port
 
+base:                             # tables as a whole, read by Spark when they are taken up
+  max_wait: 10m                   # for transactions that are open when one begins
+  max_snapshot_age: 12h           # so long vacuum may be held back
+  max_xmin_age: 200000000         # and for so many transactions
+  # bytes_per_second: 50MiB       # read no faster than this, all tasks together
+
 spark:
   master: local[*]                # any Spark master; none: the session that spark-submit made
   packages: []                    # Maven coordinates to load

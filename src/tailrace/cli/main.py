@@ -19,6 +19,7 @@ from tailrace.cli import (
     logs,
     pipeline,
     run,
+    snapshot,
     status,
     teardown,
     verify,
@@ -52,6 +53,7 @@ app.command()(check.check)
 app.command()(run.run)
 app.command()(capture.capture)
 app.command()(pipeline.pipeline)
+app.command()(snapshot.snapshot)
 app.command()(status.status)
 app.command()(verify.verify)
 app.add_typer(log.log, name="log")

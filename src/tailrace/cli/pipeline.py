@@ -43,6 +43,7 @@ def pipeline(
 
     Example: tailrace pipeline --stream lake
     """
+    from tailrace.cli.bases import automatic_bases
     from tailrace.cli.children import stop_with_parent
     from tailrace.cli.config import load
     from tailrace.cli.signals import StopSignals
@@ -67,9 +68,10 @@ def pipeline(
             Schedule(store, plans(settings, store, chosen, signals.event), signals.event).start()
             work_dir = settings.directory / "spark"
             compaction_s = settings.log.compaction_interval.total_seconds()
-            Pipeline(
-                streams, spark, store, work_dir=work_dir, compaction_interval_s=compaction_s
-            ).run(signals.event)
+            with automatic_bases(settings, store, spark):
+                Pipeline(
+                    streams, spark, store, work_dir=work_dir, compaction_interval_s=compaction_s
+                ).run(signals.event)
         finally:
             stop_spark(spark)
 
