@@ -17,7 +17,7 @@ from typing import Final
 
 from rich.console import Console
 
-from bench import capture, decode, growth, latency, pipeline, upsert
+from bench import base, capture, decode, growth, latency, pipeline, upsert
 from bench.child import ProgramFailed
 from bench.machine import Machine, limited_to_cores, look_at_machine, server_version, versions
 from bench.options import ROOT, Options
@@ -25,6 +25,7 @@ from bench.report import Report, save, show
 from bench.workbench import Workbench, own_server
 
 BENCHMARKS: Final[dict[str, Callable[[Workbench], Report]]] = {
+    "base": base.run,
     "capture": capture.run,
     "latency": latency.run,
     "decode": decode.run,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -49,8 +50,11 @@ def watch(
             thread.join(TURN_S)
         turn()
     except BaseException:
-        cancel()
-        thread.join(GIVE_UP_S)
+        deadline = time.monotonic() + GIVE_UP_S
+        while thread.is_alive() and time.monotonic() < deadline:
+            # Again and again: what had not begun could not be cancelled.
+            cancel()
+            thread.join(TURN_S)
         raise
     if errors:
         raise errors[0]
