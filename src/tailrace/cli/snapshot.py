@@ -73,6 +73,7 @@ def snapshot(
 def _choose(dsn: str, names: SourceNames, store: Store, patterns: Sequence[str]) -> list[int]:
     """The tables that are asked for, by oid."""
     from tailrace.bases.automatic import tables_in_want
+    from tailrace.postgres.catalog import read_tables
     from tailrace.postgres.pattern import TablePattern
     from tailrace.postgres.publication import published_tables
     from tailrace.postgres.session import connect
@@ -81,13 +82,10 @@ def _choose(dsn: str, names: SourceNames, store: Store, patterns: Sequence[str])
         return tables_in_want(dsn, names, store)
     with connect(dsn) as conn:
         published = published_tables(conn, names)
+        tables = read_tables(conn, [member.relation_oid for member in published])
     oids: list[int] = []
     for pattern in map(TablePattern.parse, patterns):
-        found = [
-            member.relation_oid
-            for member in published
-            if pattern.matches(*member.table.split(".", 1))
-        ]
+        found = [table.oid for table in tables if pattern.matches(table.schema, table.name)]
         if not found:
             raise ConfigError(
                 f"{pattern.text} matches no table that is captured",
