@@ -15,7 +15,7 @@ from tailrace.log.bases import newest_positions
 from tailrace.storage import FileStore
 from tests.bases.oracle import assert_equal
 from tests.bases.taking import PATIENT, captured, take
-from tests.capture.running import wait_caught_up
+from tests.capture.running import wait_caught_up, wait_until
 from tests.server import Database
 
 
@@ -45,5 +45,5 @@ def test_told_to_stop_the_job_is_given_up_and_there_is_no_base(
                 show=lambda _: stop.set(),
             )
         assert newest_positions(store) == {}
-        jobs = spark.sparkContext.statusTracker().getActiveJobsIds()
-        assert list(jobs) == []
+        tracker = spark.sparkContext.statusTracker()
+        wait_until(lambda: list(tracker.getActiveJobsIds()) == [])

@@ -33,7 +33,7 @@ class SparkRunner:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        self._tag = f"tailrace-base-{secrets.token_hex(4)}"
+        self._group = f"tailrace-base-{secrets.token_hex(4)}"
 
     @property
     def width(self) -> int:
@@ -44,18 +44,15 @@ class SparkRunner:
         """See `Runner`."""
         task_count = min(len(stretches), self.width * _TASKS_PER_CORE)
         numbers = self._spark.range(0, len(stretches), 1, numPartitions=task_count)
-        self._spark.addTag(self._tag)
-        try:
-            rows = numbers.mapInArrow(
-                _task(reading, store.url, tuple(stretches)), "outcome string"
-            ).collect()
-        finally:
-            self._spark.removeTag(self._tag)
+        # Of this thread alone; `interruptTag` of a classic session does not find Python's jobs.
+        self._spark.sparkContext.setJobGroup(self._group, "tailrace base", interruptOnCancel=True)
+        read = _task(reading, store.url, tuple(stretches))
+        rows = numbers.mapInArrow(read, "outcome string").collect()
         return [_from_json(row.outcome) for row in rows]
 
     def cancel(self) -> None:
         """See `Runner`."""
-        self._spark.interruptTag(self._tag)
+        self._spark.sparkContext.cancelJobGroup(self._group)
 
 
 def _task(
