@@ -88,6 +88,21 @@ def test_neighbouring_keys_are_merged_into_their_files_alone(tmp_path: Path) -> 
     lake.close()
 
 
+def test_files_that_hold_one_value_are_not_all_read_at_once(tmp_path: Path) -> None:
+    lake = DeltaHarness(str(tmp_path), None)
+    source = Source(relation(key=("k", "sub"), columns={"k": PgType.INT8, "sub": PgType.INT4}))
+    for sequence in range(10):
+        source.insert(k=1, sub=sequence)
+        source.insert(k=sequence + 2, sub=0)
+        lake.sink.write(batch_of(sequence, source.take()))
+    for sequence in range(10):
+        source.delete(sequence + 2, 0)
+    lake.sink.write(batch_of(10, source.take()))
+    assert operations(lake, source)[0] == "MERGE"
+    assert lake.rows(source.relation) == source.expected()
+    lake.close()
+
+
 def test_rewrite_that_something_else_overtakes_is_done_again(tmp_path: Path) -> None:
     lake = DeltaHarness(str(tmp_path), None)
     source = made(lake)

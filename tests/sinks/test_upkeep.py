@@ -163,6 +163,9 @@ def test_only_files_that_nobody_needs_any_more_are_deleted(tmp_path: Path) -> No
         os.utime(leftover, (time.time() - age_s,) * 2)
     EmbeddedEngine().vacuum(opened(lake, source), timedelta(days=7))
     assert set(directory.glob("*.parquet")) == {*kept, young}
+    version = lake.table(source.relation).version()
+    EmbeddedEngine().vacuum(opened(lake, source), timedelta(days=7))
+    assert lake.table(source.relation).version() == version, "nothing to delete, and no commit"
     lake.close()
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Final, Literal
 
 import pyarrow as pa
@@ -71,11 +72,14 @@ class EmbeddedEngine:
         not know.
         """
         features = target.table.protocol().writer_features or []
-        target.table.vacuum(
+        vacuum = partial(
+            target.table.vacuum,
             int(retention / timedelta(hours=1)),
-            dry_run=False,
             full="deletionVectors" not in features,
         )
+        # It is a commit, also if there is nothing to delete.
+        if vacuum(dry_run=True):
+            vacuum(dry_run=False)
 
 
 def execute(merger: TableMerger, target: Target, commit: Commit) -> None:

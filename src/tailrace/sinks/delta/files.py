@@ -57,7 +57,17 @@ class Files:
     @property
     def depth(self) -> float:
         """How many of them hold one value of the column, on average."""
-        return _depth(self.low, self.high)
+        return float(self._depths().mean())
+
+    @property
+    def deepest(self) -> int:
+        """How many of them hold one value of the column, at most."""
+        return int(self._depths().max())
+
+    @property
+    def has_ranges(self) -> bool:
+        """Whether the range of each file is known."""
+        return not (self.low.null_count or self.high.null_count)
 
     def begins(self) -> list[object]:
         """The least values, each once, rising."""
@@ -67,7 +77,7 @@ class Files:
         """The share of the bytes that lies in files whose range holds one of the values; all, if
         their ranges are not known.
         """
-        if self.low.null_count or self.high.null_count or not self.count:
+        if not self.has_ranges or not self.count:
             return 1.0
         wanted: list[Any] = values.unique().sort().to_pylist()
         touched = [
@@ -86,16 +96,15 @@ class Files:
         """Whether writing them anew pays."""
         return self.small_count > _SMALL_FILES_MAX or self.is_out_of_order
 
-
-def _depth(low: Column, high: Column) -> float:
-    """The mean number of files whose range holds the lowest value of a file."""
-    known = pc.and_(low.is_valid(), high.is_valid())
-    chunks = [*low.filter(known).chunks, *high.filter(known).chunks]
-    if not any(len(chunk) for chunk in chunks):
-        return 1.0
-    both = pa.concat_arrays(chunks)
-    ranks = pc.rank(both, sort_keys="ascending", tiebreaker="dense").to_numpy()
-    lows, highs = np.split(ranks, 2)
-    begun = np.searchsorted(np.sort(lows), lows, side="right")
-    ended = np.searchsorted(np.sort(highs), lows, side="left")
-    return float((begun - ended).mean())
+    def _depths(self) -> NDArray[np.int64]:
+        """For the least value of each file the number of files whose range holds it."""
+        known = pc.and_(self.low.is_valid(), self.high.is_valid())
+        chunks = [*self.low.filter(known).chunks, *self.high.filter(known).chunks]
+        if not any(len(chunk) for chunk in chunks):
+            return np.ones(1, dtype=np.int64)
+        both = pa.concat_arrays(chunks)
+        ranks = pc.rank(both, sort_keys="ascending", tiebreaker="dense").to_numpy()
+        lows, highs = np.split(ranks, 2)
+        begun = np.searchsorted(np.sort(lows), lows, side="right")
+        ended = np.searchsorted(np.sort(highs), lows, side="left")
+        return begun - ended

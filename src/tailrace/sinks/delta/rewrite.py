@@ -31,6 +31,7 @@ Value: TypeAlias = "pa.Scalar[Any]"
 
 _FILES_MIN: Final = 4
 _SHARE_MIN: Final = 0.5
+_DEPTH_MAX: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,10 @@ class Rewrite:
         """A rewrite for a batch with these keys, if that is better than a MERGE."""
         column = keys.column(0)
         files = Files.of(target, keys.column_names[0])
-        if files.count < _FILES_MIN or files.is_out_of_order or target.partitions:
+        if files.count < _FILES_MIN or target.partitions or not files.has_ranges:
+            return None
+        # As many files as that are read into memory for one part.
+        if files.deepest > _DEPTH_MAX:
             return None
         if files.touched_share(column) < _SHARE_MIN:
             return None
