@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from tailrace.log.retention import RetentionPolicy, retain
 from tailrace.model import Offset
 from tailrace.spark.options import ReadOptions
-from tailrace.spark.source import TableReader
+from tailrace.spark.table import TableReader
 from tests.decode import wire
 from tests.spark.made_log import ITEMS, LATER_S, ORDERS, MadeLog, Table, merge_all
 from tests.spark.reading import Reads, Rows, decoded, in_order, told

@@ -14,13 +14,15 @@ from tailrace.model import Offset
 from tailrace.sinks import Batch, Load, Sink
 from tailrace.sinks.memory import MemorySink
 from tailrace.spark.options import NO_LIMIT
-from tailrace.spark.packed import PackedOptions, PackedStreamReader, ReadTable
+from tailrace.spark.packed import PackedStreamReader
 from tailrace.spark.selection import EVERYTHING, Selection
 from tailrace.storage import Store
 from tailrace.streams.delivery import Delivery
 from tailrace.streams.preparing import load_due
+from tailrace.streams.query import read_options
 from tailrace.streams.record import StreamRecord
 from tailrace.streams.resume import resume
+from tailrace.streams.stream import Stream
 
 STREAM = "lake"
 ALL_TABLES = ("public.*",)
@@ -72,18 +74,15 @@ class Run:
             stop=threading.Event(),
         )
         self._is_open = at.first_end is not None
-        tables = self.delivery.tables
-        self._source = PackedStreamReader(
-            PackedOptions(
-                log=(log or store).url,
-                tables=tuple(ReadTable(t.oid, t.qualified, t.position) for t in tables),
-                start=self.delivery.delivered.position,
-                first_end=at.first_end,
-                changes_max=changes_max,
-                bytes_max=NO_LIMIT,
-                selection=selection,
-            )
+        read = Stream(
+            stream,
+            told,
+            lambda: sink,
+            changes_max=changes_max,
+            bytes_max=NO_LIMIT,
+            selection=selection,
         )
+        self._source = PackedStreamReader(read_options(read, (log or store).url, self.delivery, at))
         self._position = self._source.initialOffset()
 
     def step(self) -> bool:

@@ -21,7 +21,8 @@ from tailrace.errors import StoreError, TailraceError
 from tailrace.log import read_genesis
 from tailrace.spark.packed import PackedDataSource
 from tailrace.storage import Store
-from tailrace.streams.running import RunningStream, Stream, StreamState
+from tailrace.streams.running import RunningStream
+from tailrace.streams.stream import Stream, StreamState
 from tailrace.streams.upkeep import Upkeep
 
 logger = logging.getLogger(__name__)

@@ -1,18 +1,14 @@
 """One stream: its loads, then its query, restarted as long as that may help.
 
-Every run starts on a fresh Spark checkpoint: the stream's record says where to go on, so a damaged
-checkpoint can lose nothing. When a base appears that the stream is to load, its query ends after
-the batch that is under way, and begins anew behind the load.
+When a base appears that the stream is to load, its query ends after the batch that is under way,
+and begins anew behind the load.
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
-import shutil
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -22,21 +18,19 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace.backoff import Backoff
-from tailrace.errors import LogError, StoreError, TailraceError
+from tailrace.errors import LogError, TailraceError
 from tailrace.log import Reader
-from tailrace.log.bases import newest_bases, newest_positions
-from tailrace.model import Lsn
+from tailrace.log.bases import newest_bases
 from tailrace.sinks import Sink
-from tailrace.spark.options import BATCH_BYTES, NO_LIMIT
-from tailrace.spark.packed import PackedDataSource, PackedOptions, ReadTable
-from tailrace.spark.selection import EVERYTHING, Selection
 from tailrace.storage import Store
-from tailrace.streams.delivery import Delivered, Delivery
+from tailrace.streams.delivery import Delivery
 from tailrace.streams.failure import Failure, failure_of, query_failure
+from tailrace.streams.lookout import Lookout
 from tailrace.streams.preparing import Preparation, load_due
+from tailrace.streams.query import read_options, start_query
 from tailrace.streams.record import StreamRecord
 from tailrace.streams.resume import Resume, resume
-from tailrace.streams.taken import due_loads, matching
+from tailrace.streams.stream import Stream, StreamState
 
 logger = logging.getLogger(__name__)
 
@@ -48,35 +42,8 @@ has said that it may pass.
 STEADY_S: Final = 20.0
 """A query that has run this long is healthy, even if there was nothing to deliver."""
 
-
 LOOK_S: Final = 3.0
 """How often a running stream looks for new bases."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """Some tables, delivered to one sink."""
-
-    name: str
-    tables: Sequence[str]
-    open_sink: Callable[[], Sink]
-    trigger_s: float = 0.2
-    changes_max: int | None = None
-    bytes_max: int | None = None
-    selection: Selection = EVERYTHING
-
-
-@dataclass(frozen=True, slots=True)
-class StreamState:
-    """How a stream is doing; `tables` are those that it has taken up, `error` says why it waits or
-    has stopped.
-    """
-
-    name: str
-    delivered: Delivered | None
-    error: TailraceError | None
-    is_stopped: bool
-    tables: frozenset[str] = frozenset()
 
 
 class RunningStream:
@@ -92,7 +59,7 @@ class RunningStream:
         self._query: StreamingQuery | None = None
         self._delivery: Delivery | None = None
         self._at: Resume | None = None
-        self._seen: dict[int, Lsn] = {}
+        self._lookout: Lookout | None = None
         self._look_at = 0.0
         self._sink: Sink | None = None
         self._started_at = 0.0
@@ -145,7 +112,7 @@ class RunningStream:
         )
         if self._sink is None:
             self._sink = stream.open_sink()
-        self._seen = newest_positions(store)
+        self._lookout = Lookout(store, patterns)
         self._delivery = delivery = Delivery(
             stream.name,
             self._sink,
@@ -176,18 +143,10 @@ class RunningStream:
             # No table has a base yet: a query would have nothing to read.
             self._again_at, self._error = now + LOOK_S, None
             return
-        options = PackedOptions(
-            log=self._store.url,
-            tables=tuple(
-                ReadTable(table.oid, table.qualified, table.position) for table in delivery.tables
-            ),
-            start=delivery.delivered.position,
-            first_end=self._at.first_end,
-            changes_max=stream.changes_max or NO_LIMIT,
-            bytes_max=stream.bytes_max or BATCH_BYTES,
-            selection=stream.selection,
+        options = read_options(stream, self._store.url, delivery, self._at)
+        self._query = start_query(
+            self._spark, stream, options, delivery, checkpoints=self._checkpoints
         )
-        self._query = self._start_query(options, delivery)
         self._started_at = self._look_at = now
         logger.info("stream started stream=%s after=%s", stream.name, options.start)
 
@@ -200,51 +159,17 @@ class RunningStream:
             self._look(query, now)
 
     def _look(self, query: StreamingQuery, now: float) -> None:
-        try:
-            if not self._has_other_tables():
-                return
-        except LogError as error:
-            self._failed(failure_of(error), now, cause=error)
-        query.stop()
-        self._query, self._again_at = None, max(self._again_at, now)
-
-    def _has_other_tables(self) -> bool:
-        """Whether the stream has to take up a base, or to leave out a table it still has."""
-        assert self._delivery is not None and self._at is not None
+        assert self._delivery is not None and self._at is not None and self._lookout is not None
         if self._at.first_end is not None and not self._delivery.delivered.batch_count:
-            return False
-        tables, patterns = self._delivery.tables, self._stream.tables
-        if matching(tables, patterns) != tables:
-            return True
+            return
         try:
-            seen = newest_positions(self._store)
-            if seen == self._seen:
-                return False
-            is_due = bool(due_loads(newest_bases(self._store), tables, patterns))
-        except StoreError as error:
-            if not error.retry:
-                raise
-            # The next look may do better.
-            logger.debug("bases cannot be looked for error=%s", error)
-            return False
-        self._seen = seen
-        return is_due
-
-    def _start_query(self, options: PackedOptions, delivery: Delivery) -> StreamingQuery:
-        source = self._spark.readStream.format(PackedDataSource.name())
-        packed = source.option("spec", options.to_option()).load()
-        trigger_ms = int(self._stream.trigger_s * 1000)
-        return (
-            packed.writeStream.queryName(self._stream.name)
-            .foreachBatch(delivery)
-            .option("checkpointLocation", self._fresh_checkpoint())
-            .trigger(processingTime=f"{trigger_ms} milliseconds")
-            .start()
-        )
-
-    def _fresh_checkpoint(self) -> str:
-        shutil.rmtree(self._checkpoints, ignore_errors=True)
-        return (self._checkpoints / secrets.token_hex(8)).as_uri()
+            if self._lookout.finds_others(self._delivery.tables):
+                query.stop()
+                self._query, self._again_at = None, now
+        except LogError as error:
+            query.stop()
+            self._query = None
+            self._failed(failure_of(error), now, cause=error)
 
     def _note_health(self, now: float) -> None:
         assert self._delivery is not None
