@@ -17,7 +17,7 @@ from typing import Final
 
 from rich.console import Console
 
-from bench import base, capture, decode, growth, latency, pipeline, upsert
+from bench import base, capture, decode, growth, latency, pipeline, upsert, verify
 from bench.child import ProgramFailed
 from bench.machine import Machine, limited_to_cores, look_at_machine, server_version, versions
 from bench.options import ROOT, Options
@@ -32,6 +32,7 @@ BENCHMARKS: Final[dict[str, Callable[[Workbench], Report]]] = {
     "pipeline": pipeline.run,
     "growth": growth.run,
     "upsert": upsert.run,
+    "verify": verify.run,
 }
 
 

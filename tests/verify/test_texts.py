@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from decimal import Decimal
 from typing import Any
 
 import psycopg
@@ -18,6 +19,10 @@ _MOMENTS = [
     _NUMBERS.randrange(-200_000_000_000_000_000, 9_000_000_000_000_000_000) for _ in range(500)
 ] + [_NUMBERS.randrange(-(10**17), 10**17) for _ in range(500)]
 _FLOATS = [_NUMBERS.uniform(-1, 1) * 10 ** _NUMBERS.randrange(-300, 300) for _ in range(1000)]
+
+_AMOUNTS = [
+    Decimal(_NUMBERS.randrange(-(10 ** (n % 17)), 10 ** (n % 17))) / 10**6 for n in range(500)
+]
 
 
 def _asked(connection: psycopg.Connection, expression: sql.SQL, numbers: list[Any]) -> list[str]:
@@ -43,5 +48,13 @@ def test_the_lakes_texts_are_those_of_postgres(database: Database) -> None:
         assert _texts(_MOMENTS, pa.timestamp("us")) == expected
         utc = [f"{t[:-3]}+00 BC" if t.endswith(" BC") else f"{t}+00" for t in expected]
         assert _texts(_MOMENTS, pa.timestamp("us", tz="UTC")) == utc
+        for numbers in (
+            _AMOUNTS,
+            [abs(amount) for amount in _AMOUNTS],
+            [*_AMOUNTS, Decimal(10**30)],
+        ):
+            amount = sql.SQL("format('%%s', x::numeric(38, 6))")
+            expected = _asked(connection, amount, numbers)
+            assert _texts(numbers, pa.decimal128(38, 6)) == expected
         double = sql.SQL("encode(float8send(x), 'hex')")
         assert _texts(_FLOATS, pa.float64()) == _asked(connection, double, _FLOATS)

@@ -14,6 +14,7 @@ from tailrace.errors import SinkError
 from tailrace.model.change import TEXT
 from tailrace.sinks.columns import DELETED_AT, VALID_TO
 from tailrace.sinks.delta.target import Target
+from tailrace.verify.lake import Spread
 
 _MARKS: Final = (VALID_TO, DELETED_AT)
 """A row that has a value in one of these is not in the source any more."""
@@ -64,6 +65,18 @@ class DeltaRows:
         except (DeltaError, pa.ArrowException, OSError) as error:
             uri = self.target.uri
             raise SinkError(f"the lake table at {uri} cannot be read", retry=True) from error
+
+    def spread(self, column: str) -> list[Spread] | None:
+        """By the statistics of its files, if all have them."""
+        found = pa.table(self.target.table.get_add_actions(flatten=True))
+        names = [f"min.{column}", f"max.{column}", "num_records"]
+        if not set(names) <= set(found.column_names):
+            return None
+        columns = [found.column(name).to_pylist() for name in names]
+        files = list(zip(*columns, strict=True))
+        if any(value is None for file in files for value in file):
+            return None
+        return [Spread(int(low), int(high), int(count)) for low, high, count in files]
 
     def read(self, columns: Sequence[str], keys: pa.Table) -> pa.Table:
         """These columns of the rows that have one of these keys."""

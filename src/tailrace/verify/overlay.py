@@ -20,7 +20,7 @@ from tailrace.sinks.fold import Fold, fold
 from tailrace.sinks.keys import find_keys, key_columns
 from tailrace.sinks.settle import settle
 from tailrace.verify.delta import DeltaRows
-from tailrace.verify.lake import LakeRows
+from tailrace.verify.lake import LakeRows, Spread
 
 
 def rows_at(rows: DeltaRows, relation: Relation, changes: TableChanges | None) -> LakeRows:
@@ -51,6 +51,10 @@ class Overlaid:
         """About how many rows there are."""
         return self._upserts.num_rows + (0 if self._is_truncated else self._rows.count())
 
+    def spread(self, column: str) -> Sequence[Spread] | None:
+        """By the files of the lake: what lies over them is little."""
+        return None if self._is_truncated else self._rows.spread(column)
+
     def tables(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """These columns and `_text`."""
         if not self._is_truncated:
@@ -79,6 +83,9 @@ class Folded:
     def count(self) -> int:
         """How many rows there are."""
         return self._rows.num_rows
+
+    def spread(self, column: str) -> None:
+        """To be looked at: it is in memory."""
 
     def tables(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """These columns and `_text`."""

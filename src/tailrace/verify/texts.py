@@ -111,6 +111,8 @@ def _decimal_texts(column: Array) -> Array:
     whole = pa.Array.from_buffers(
         pa.decimal128(kind.precision, 0), len(column), column.buffers(), offset=column.offset
     )
+    if scale and (quick := _pointed(column, scale)) is not None:
+        return quick
     digits = whole.cast(pa.string())
     if not scale:
         return digits.cast(pa.binary())
@@ -120,6 +122,28 @@ def _decimal_texts(column: Array) -> Array:
     before = pc.binary_slice(padded, 0, -scale)
     behind = pc.binary_slice(padded, -scale)
     return _joined(sign, before, b".", behind)
+
+
+def _pointed(column: Array, scale: int) -> Array | None:
+    """The quick way, for values without a sign that fit 64 bits: digits with a point put in."""
+    buffer = column.buffers()[1]
+    if column.null_count or buffer is None:
+        return None
+    words = np.frombuffer(memoryview(buffer), np.int64).reshape(-1, 2)
+    low, high = words[column.offset : column.offset + len(column)].T
+    if high.any() or (low < 0).any():
+        return None
+    texts = pa.array(low).cast(pa.string())
+    if (low < 10**scale).any():
+        texts = pc.ascii_lpad(texts, scale + 1, "0")
+    places = text_offsets(texts) + np.arange(len(texts) + 1)
+    data = np.empty(places[-1], dtype=np.uint8)
+    points = places[1:] - scale - 1
+    is_digit = np.ones(len(data), dtype=np.bool_)
+    is_digit[points] = False
+    data[points] = ord(".")
+    data[is_digit] = text_bytes(texts)
+    return _binary(places, data.tobytes(), column)
 
 
 def _timestamp_texts(column: Array) -> Array:
