@@ -23,7 +23,7 @@ from tailrace.cli.shop.trade import TRADES
 from tailrace.verify.at_rest import compare_at_rest
 from tailrace.verify.delta import DeltaRows
 from tailrace.verify.result import TableResult
-from tests.server import Database, Server
+from tests.server import Database, Server, ServerFactory
 
 Row: TypeAlias = dict[str, Any]
 
@@ -228,6 +228,17 @@ def test_one_changed_value_is_red(source: Database, tmp_path: Path, planted: str
     (difference,) = result.differences
     assert difference.key == {"id": str(position + 1)}
     assert column == "_text" or difference.columns == (column,)
+
+
+def test_postgres_16_hashes_and_prints_alike(
+    postgres_server: ServerFactory, tmp_path: Path
+) -> None:
+    with postgres_server(version=16).database() as database:
+        create(database)
+        write_lake(tmp_path, rows())
+        assert compare_things(database, tmp_path).equal
+        write_lake(tmp_path, rows()[1:])
+        assert [d.key for d in compare_things(database, tmp_path).differences] == [{"id": "1"}]
 
 
 def test_a_missing_row_is_red(source: Database, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from deltalake import write_deltalake
 
 from tailrace.sinks.columns import VALID_TO
 from tailrace.streams.record import StreamRecord
+from tailrace.verify import stream
 from tests.server import Database
 from tests.streams.by_hand import STREAM
 from tests.verify.flow import FILL, Flow, Watched, flowing
@@ -89,6 +90,22 @@ def test_a_stream_that_runs_goes_on_behind_a_repair(database: Database, tmp_path
         _plant(flow)
         assert flow.table(repair=True).equal
         flow.execute("UPDATE things SET label = 'two' WHERE id IN (1, 5, 6)")
+        flow.catch_up()
+        assert run.step()
+        assert flow.unlike() == []
+
+
+def test_a_stream_that_runs_goes_on_behind_many_repairs(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many that the record of the first, whose number it wants, is gone."""
+    monkeypatch.setattr(stream, "_REPAIR_ROWS", 1)
+    with flowing(database, tmp_path) as flow:
+        flow.deliver(FILL)
+        run = flow.start()
+        flow.lake_table().update({"label": "'wrong'"}, predicate="id < 6")
+        assert flow.table(repair=True).repaired_rows == 5
+        flow.execute("UPDATE things SET label = 'two' WHERE id IN (1, 7)")
         flow.catch_up()
         assert run.step()
         assert flow.unlike() == []

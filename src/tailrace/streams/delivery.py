@@ -136,7 +136,8 @@ class Delivery:
     def repair(self, batch: BatchRecord) -> None:
         """Deliver a repair whose number somebody has taken, and go on behind it."""
         self._unfinished = None
-        deliver_repair(self._stream, self._sink, self._record, batch)
+        if not self._record.is_done(batch):
+            deliver_repair(self._stream, self._sink, self._record, batch)
         self._sequence = batch.sequence + 1
 
     def abandon(self, unfinished: BatchRecord) -> None:
@@ -166,9 +167,11 @@ class Delivery:
                 self._record.fix(planned)
                 return planned
             except LogFenced:
-                repair = self._record.repair_at(planned.sequence)
-                # One that does not stand where we do is that of another run.
-                if repair is None or not set(planned.tables) <= set(repair.tables):
+                repair = self._record.newest()
+                if repair is None or not repair.repair:
+                    raise
+                # There may have been several. If the tables stand where they did, nothing else was.
+                if not set(planned.tables) <= set(repair.tables):
                     raise
                 self.repair(repair)
                 planned = replace(planned, sequence=self._sequence)

@@ -151,14 +151,6 @@ class StreamRecord:
         newest = self.newest()
         return newest is not None and newest.sequence >= sequence
 
-    def repair_at(self, sequence: int) -> BatchRecord | None:
-        """The batch of this number, if it is a repair."""
-        key = self._batch_key(sequence)
-        with suppress(ObjectMissing):
-            batch = BatchRecord.from_json(self._store.get(key), key=key)
-            return batch if batch.repair else None
-        return None
-
     def fix(self, batch: BatchRecord) -> None:
         """Make a batch's range durable; raises LogFenced if another run has taken its number."""
         key = self._batch_key(batch.sequence)
