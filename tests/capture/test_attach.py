@@ -29,7 +29,7 @@ from tailrace.postgres.selection import Selection
 from tailrace.postgres.server import wal_position
 from tailrace.postgres.session import Connection, connect
 from tailrace.storage import FileStore, Store
-from tests.capture.oracle import assert_equal
+from tests.capture.oracle import assert_equal, read_changes
 from tests.capture.running import (
     NAMES,
     Running,
@@ -317,6 +317,41 @@ def test_f025_capture_names_what_keeps_the_slot_from_being_made_and_then_goes_on
             source.execute("INSERT INTO t VALUES (1, 'a')")
             wait_caught_up(capture, source)
     assert_equal(store, source, "public.t")
+
+
+def test_f025_a_slot_that_cannot_decode_what_was_open_while_it_was_made_is_made_again(
+    database: Database,
+    source: psycopg.Connection,
+    store: FileStore,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    capture = Running(settings(database.dsn), store)
+    with (
+        database.connect() as first,
+        database.connect() as second,
+        database.connect() as altering,
+        database.connect() as writing,
+        caplog.at_level(logging.INFO),
+    ):
+        first.execute("BEGIN; SELECT pg_current_xact_id()")
+        with capture:
+            capture.wait_until(lambda: _waits_for(source, first))
+            altering.execute("BEGIN; TRUNCATE t")
+            second.execute("BEGIN; SELECT pg_current_xact_id()")
+            first.execute("COMMIT")
+            capture.wait_until(lambda: _waits_for(source, altering) or _waits_for(source, second))
+            altering.execute("COMMIT")
+            capture.wait_until(lambda: _waits_for(source, second))
+            writing.execute("BEGIN; INSERT INTO t VALUES (1, 'into the new file')")
+            second.execute("COMMIT")
+            capture.wait_until(lambda: "the slot is tried when these have ended" in caplog.text)
+            writing.execute("COMMIT")
+            capture.wait_for_stream()
+            assert "making another" in caplog.text
+            capture.wait_until(lambda: is_published(source, "t"))
+            source.execute("INSERT INTO t VALUES (2, 'streamed')")
+            wait_caught_up(capture, source)
+    assert [change.new for change in read_changes(store)] == [{"id": "2", "v": "streamed"}]
 
 
 def test_f025_capture_that_waits_for_a_transaction_stops_when_told(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,15 +30,18 @@ from tailrace.errors import ConfigError, SegmentMissing, SlotLost, SourceError, 
 from tailrace.failpoint import failpoint
 from tailrace.log import Header, SourceIdentity, Tip, layout, put_genesis, read_genesis, recover_tip
 from tailrace.model import Lsn
+from tailrace.postgres.blockers import listed, writers
 from tailrace.postgres.publication import create_publication, drop_publication, fingerprint
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.server import Server, read_server, wal_position
 from tailrace.postgres.session import Connection, source_error
 from tailrace.postgres.slot import SlotState, create_slot, drop_slot, read_slot
+from tailrace.postgres.slot_proof import can_decode, have_ended, open_until
 from tailrace.storage import ObjectExists, ObjectMissing, Store
 
 logger = logging.getLogger(__name__)
 
+_PROOF_INTERVAL_S: Final = 0.1
 SLOT_WAIT_MS: Final = 5_000
 """How long one try to make a slot waits for open transactions; shorter than the lock's timeout."""
 
@@ -123,12 +127,29 @@ def _make_slot(to: Attachment) -> Lsn:
     while True:
         to.go_on()
         try:
-            return create_slot(to.conn, to.names.slot, lock_timeout_ms=SLOT_WAIT_MS)
+            start = create_slot(to.conn, to.names.slot, lock_timeout_ms=SLOT_WAIT_MS)
         except SourceError as error:
             if not error.retry:
                 raise
             if news.is_new("slot", str(error)):
                 logger.warning("%s", error)
+            continue
+        if _is_sound(to, news):
+            return start
+        logger.warning("slot cannot decode what was open while it was made, making another")
+        drop_slot(to.conn, to.names.slot)
+
+
+def _is_sound(to: Attachment, news: News) -> bool:
+    """Wait for the transactions that were open while the slot was made, then try it."""
+    until = open_until(to.conn)
+    while not have_ended(to.conn, until):
+        to.go_on()
+        waiting = f"the slot is tried when these have ended: {listed(writers(to.conn))}"
+        if news.is_new("proof", waiting):
+            logger.info("%s", waiting)
+        time.sleep(_PROOF_INTERVAL_S)
+    return can_decode(to.conn, to.names.slot, to.names.publication)
 
 
 def _continue(to: Attachment, server: Server, slot: SlotState | None, genesis: Header) -> Tip:
