@@ -7,8 +7,9 @@
 
 Postgres adds columns at the end and never moves one, so two things give a rename away, and a column
 that was dropped and made again: a new column before an old one, and old ones in another order. At
-the end a column that is gone and a new one of the same type count as a rename. None of this can be
-wrong after a load, which brings every row.
+the end of the table a rename looks like a drop and an add, and is taken for that; capture sees the
+difference in the catalog and asks for a new base. None of this can be wrong after a load, which
+brings every row: a refused shape may pass once the table is loaded anew.
 """
 
 from __future__ import annotations
@@ -75,17 +76,9 @@ def _require_no_rename(held: pa.Schema, wanted: pa.Schema, relation: Relation) -
     if again is not None:
         raise _refuse(relation, f"column {again} was dropped and made again")
     added = _behind(both, new)
-    early = next((name for name in new if name not in old and name not in added), None)
+    early = next((name for name in new if name not in [*old, *added]), None)
     if early is not None:
         raise _refuse(relation, f"column {early} stands where another one was: a rename")
-    for name in _behind(both, old):
-        for other in added:
-            if _is_renamed(held.field(name), wanted.field(other)):
-                raise _refuse(relation, f"column {name} is gone and {other} is new: a rename")
-
-
-def _is_renamed(old: ArrowField, new: ArrowField) -> bool:
-    return mark_of(old, DROPPED_MARK) is None and old.type == new.type
 
 
 def _source_columns(schema: pa.Schema) -> list[str]:
@@ -98,8 +91,11 @@ def _behind(both: Sequence[str], names: list[str]) -> list[str]:
 
 
 def _refuse(relation: Relation, reason: str) -> SchemaError:
+    command = f"`tailrace snapshot {relation.qualified}`"
     return SchemaError(
-        f"the target of {relation.qualified} does not fit any more: {reason}",
-        hint=f"`tailrace snapshot {relation.qualified}` delivers the table anew in its new shape;"
-        " a target that keeps older rows has to be moved away first if a type or the key changed",
+        f"the target of {relation.qualified} does not fit any more: {reason}; it waits for a new"
+        f" base ({command})",
+        hint=f"{command} delivers the table anew in its new shape; a target that keeps older rows"
+        " has to be moved away first if a type or the key changed",
+        retry=True,
     )

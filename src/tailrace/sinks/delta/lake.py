@@ -54,7 +54,12 @@ class Lake:
             require_same_mode(target.shape, schema, relation)
             return target
         self._require_partitions(target, relation)
-        return target.evolve(reordered(target.shape, schema, relation))
+        try:
+            shape = reordered(target.shape, schema, relation)
+        except SchemaError as error:
+            # Here is the new base; another one would not help.
+            raise SchemaError(str(error), hint=error.hint, retry=False) from None
+        return target.evolve(shape)
 
     def _require_partitions(self, target: Target, relation: Relation) -> None:
         wanted = self._options.partitions(relation)
