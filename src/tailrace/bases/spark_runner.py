@@ -24,8 +24,8 @@ from tailrace.storage import Store
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_TASKS_PER_CORE: Final = 8
-"""So that the cores are busy to the end, and few sessions are opened."""
+_TASKS_PER_CORE: Final = 2
+"""So that the cores are busy to the end; a task costs a session and some of Spark's time."""
 
 
 class SparkRunner:
