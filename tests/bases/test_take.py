@@ -19,6 +19,8 @@ from tailrace.bases.stretch import Stretch
 from tailrace.errors import ConfigError, SourceError
 from tailrace.log import BaseOrigin
 from tailrace.log.bases import newest_bases, newest_positions
+from tailrace.postgres.session import connect
+from tailrace.status.under_way import bases_under_way
 from tailrace.storage import FileStore, Store
 from tests.bases.oracle import assert_equal, base_rows
 from tests.bases.taking import PATIENT, captured, oid_of, take
@@ -271,11 +273,13 @@ def test_progress_is_shown_here_and_in_postgres(
         query = "SELECT application_name FROM pg_stat_activity WHERE application_name LIKE %s"
         names.update(name for (name,) in source.execute(query, ["tailrace base%"]))
         seen.append((progress.row_count, progress.share))
+        with connect(database.dsn) as conn:
+            names.update(base.what for base in bases_under_way(conn))
 
     with captured(database, store, source, "t"):
         take(database.dsn, store, show=show)
     assert seen[-1] == (1000, 1.0) and seen == sorted(seen)
-    assert any(name.endswith("% public.t") for name in names)
+    assert {"tailrace base 100% public.t", "100% public.t"} <= names
 
 
 @pytest.mark.parametrize("seed", range(3))

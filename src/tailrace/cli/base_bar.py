@@ -16,6 +16,7 @@ from tailrace.cli.quantity import show_duration, show_size
 
 _LINE_INTERVAL_S: Final = 5.0
 _TABLES_SHOWN_MAX: Final = 3
+_XMIN_AGE_SHOWN_MIN: Final = 1_000_000
 
 
 class BaseBar:
@@ -87,4 +88,6 @@ def facts(progress: BaseProgress) -> str:
     if progress.rows_per_s and progress.row_count < progress.row_estimate:
         left_s = (progress.row_estimate - progress.row_count) / progress.rows_per_s
         text += f", {show_duration(left_s)} left"
+    if progress.xmin_age >= _XMIN_AGE_SHOWN_MIN:
+        text += f", vacuum {progress.xmin_age:,} transactions behind"
     return text

@@ -75,6 +75,9 @@ def _source(source: SourceReport) -> Iterator[tuple[str, str, str]]:
         yield "", "", f"confirmed {source.confirmed_lsn}, {retained}"
     if not source.error:
         yield "tables", f"{len(source.tables)} captured", " ".join(source.tables)
+    for base in source.bases_under_way:
+        held = f"vacuum held back for {base.age_s} s and {base.xmin_age:,} transactions"
+        yield "base", base.what or "waits for open transactions", held
     for each in source.stale:
         yield "", each.table, f"waits for a new base: {each.reason}"
     for each in source.left_out:

@@ -29,6 +29,7 @@ from tailrace.postgres.session import connect, source_error
 from tailrace.postgres.slot import SlotState, read_slot
 from tailrace.status.age import oldest_commit_s
 from tailrace.status.left_out import LeftOut, left_out
+from tailrace.status.under_way import BaseUnderWay, bases_under_way
 from tailrace.storage import Store
 from tailrace.verify.stored import Verified, last_result
 
@@ -64,6 +65,7 @@ class SourceReport:
     without_base: tuple[str, ...] = ()
     stale: tuple[LeftOut, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    bases_under_way: tuple[BaseUnderWay, ...] = ()
     error: str = ""
 
 
@@ -168,6 +170,7 @@ def _source(
             slot = read_slot(conn, names.slot)
             published = published_tables(conn, names)
             excluded = left_out(conn, selection, {member.relation_oid for member in published})
+            under_way = bases_under_way(conn)
             position = wal_position(conn)
     except psycopg.Error as error:
         return SourceReport(names.slot, State.UNKNOWN, error=str(source_error(error)))
@@ -182,6 +185,7 @@ def _source(
         safe_wal_bytes=slot.safe_wal_bytes if slot else None,
         tables=_tables(published),
         without_base=_tables(published, without=based),
+        bases_under_way=under_way,
         stale=tuple(
             LeftOut(member.table, wanted[member.relation_oid].reason)
             for member in published
