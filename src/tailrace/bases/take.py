@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ GROUP_BYTES_MAX: Final = 4 << 30
 """Tables of so many bytes share a snapshot; a larger one has its own."""
 
 TRIES_MAX: Final = 5
+LOCK_S: Final = 5.0
+_LOCK_POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +126,19 @@ class BaseTaker:
         return results
 
     def _be_alone(self, conn: Connection) -> None:
-        """Two at once would read everything twice."""
+        """Two at once would read everything twice. A session of ours that has just been closed is
+        there for a moment longer.
+        """
         key = lock_key(f"{self._settings.names.slot} bases")
-        if conn.execute("SELECT pg_try_advisory_lock(%s)", (key,)).fetchone() != (True,):
-            raise SourceError(
-                "another process is taking bases of this source",
-                hint="`tailrace status` shows what it does; wait for its end",
-            )
+        deadline = time.monotonic() + LOCK_S
+        while conn.execute("SELECT pg_try_advisory_lock(%s)", (key,)).fetchone() != (True,):
+            self._go_on()
+            if time.monotonic() >= deadline:
+                raise SourceError(
+                    "another process is taking bases of this source",
+                    hint="`tailrace status` shows what it does; wait for its end",
+                )
+            time.sleep(_LOCK_POLL_S)
 
     def _source(self, conn: Connection) -> SourceIdentity:
         """What the log says of its source, which must be this server and database."""
