@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, Protocol
 
-from tailrace.errors import ConfigError, SourceError, TailraceError
+from tailrace.errors import ConfigError, LogError, SourceError, TailraceError
 from tailrace.log import Reader
 from tailrace.model import Lsn, Offset
 from tailrace.postgres.pattern import TablePattern
@@ -148,6 +148,12 @@ class Verification:
 
     def _asked(self) -> TakenTables:
         taken = read_standing(self._store, self._subject.stream).tables
+        if not taken:
+            raise LogError(
+                f"stream {self._subject.stream} has not taken up a table yet",
+                hint="`tailrace status` names those that wait for their base",
+                retry=True,
+            )
         if not self._subject.tables:
             return taken
         found: list[Taken] = []
