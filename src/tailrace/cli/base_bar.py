@@ -27,6 +27,7 @@ class BaseBar:
         self._clock = clock
         self._next_line_s = float("-inf")
         self._said = ""
+        self._unsaid: BaseProgress | None = None
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -49,6 +50,8 @@ class BaseBar:
         trace: TracebackType | None,
     ) -> None:
         self._bar.stop()
+        if self._unsaid is not None:
+            self._write(self._unsaid)
 
     def show(self, progress: BaseProgress) -> None:
         """Redraw the bar, or write a line if it is time for one."""
@@ -62,10 +65,16 @@ class BaseBar:
                 facts=facts(progress),
             )
         elif self._clock() >= self._next_line_s or text != self._said:
-            self._next_line_s = self._clock() + _LINE_INTERVAL_S
-            self._said = text
-            line = f"{text}: {progress.share:.0%}, {facts(progress)}" if progress.tables else text
-            self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+            self._write(progress)
+        else:
+            self._unsaid = progress
+
+    def _write(self, progress: BaseProgress) -> None:
+        text = describe(progress)
+        self._next_line_s = self._clock() + _LINE_INTERVAL_S
+        self._said, self._unsaid = text, None
+        line = f"{text}: {progress.share:.0%}, {facts(progress)}" if progress.tables else text
+        self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def describe(progress: BaseProgress) -> str:

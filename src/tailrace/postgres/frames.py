@@ -13,7 +13,6 @@ from typing import Final, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tailrace.errors import SegmentCorrupt
@@ -81,6 +80,9 @@ class Frames:
     @classmethod
     def from_wal_messages(cls, messages: Messages) -> Self:
         """Cut the 25-byte headers off XLogData messages; all of them must be XLogData."""
+        # Not above: processes of Spark that only plan load this module, and never receive.
+        import pyarrow.compute as pc
+
         if not len(messages):
             return cls.empty()
         data, bounds = messages.data, messages.bounds
