@@ -2,7 +2,7 @@
 # Needs Python 3.11 or newer with pip; Java and Postgres come along as packages.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test unit bench mutants lint fmt lock clean
+.PHONY: help setup demo test unit soak bench mutants lint fmt lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -27,6 +27,11 @@ test: setup ## Run every test
 
 unit: setup ## Run the tests that need no server
 	@$(BIN)/python -m pytest -m "not server"
+
+soak: setup ## Eight writers against everything, with kills: make soak SECONDS=3600
+	@HUGE_ROWS=5000000 PATIENCE_S=900 $(BIN)/python -m pytest -q -o timeout=1800 \
+		tests/capture/test_flow.py -k f045
+	@$(BIN)/python -m tests.oracle.soak $(or $(SECONDS),600)
 
 bench: setup ## Measure one thing: make bench BENCH=name
 	@$(BIN)/python -m bench $(BENCH)

@@ -17,7 +17,7 @@ from typing import Final
 
 from rich.console import Console
 
-from bench import capture, decode, growth, latency, pipeline
+from bench import base, capture, decode, growth, latency, pipeline, upsert, verify
 from bench.child import ProgramFailed
 from bench.machine import Machine, limited_to_cores, look_at_machine, server_version, versions
 from bench.options import ROOT, Options
@@ -25,11 +25,14 @@ from bench.report import Report, save, show
 from bench.workbench import Workbench, own_server
 
 BENCHMARKS: Final[dict[str, Callable[[Workbench], Report]]] = {
+    "base": base.run,
     "capture": capture.run,
     "latency": latency.run,
     "decode": decode.run,
     "pipeline": pipeline.run,
     "growth": growth.run,
+    "upsert": upsert.run,
+    "verify": verify.run,
 }
 
 

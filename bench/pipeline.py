@@ -22,7 +22,7 @@ from bench.sides import Reading, run_capture
 from bench.source import Backlog, Source
 from bench.workbench import Workbench
 from bench.workload import SHOP_CHANGES_PER_TRANSACTION, SHOP_TABLES, fill_shop, make_shop
-from tailrace.cli.proof import prove
+from tailrace.verify.at_rest import compare_at_rest
 
 CORES: Final = 2
 """For everything together: the server, capture, Spark, and the engine beside them."""
@@ -145,11 +145,11 @@ def _run_pipeline(source: Source, warm: Backlog, backlog: Backlog) -> Reading:
 
 def _verify(source: Source, lake: Path) -> None:
     tables = [f"public.{table}" for table in SHOP_TABLES]
-    for proof in prove(source.database.dsn, str(lake), tables):
-        if not proof.equal:
+    for result in compare_at_rest(source.database.dsn, str(lake), tables):
+        if not result.equal:
             raise ProgramFailed(
-                f"{proof.table} differs: {proof.source_rows} rows in the source, "
-                f"{proof.lake_rows} in the lake {proof.problem}"
+                f"{result.table} differs: {result.source_rows} rows in the source, "
+                f"{result.lake_rows} in the lake {result.problem}"
             )
 
 

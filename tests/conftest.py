@@ -19,13 +19,15 @@ from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
 from tailrace.spark.session import spark_session
-from tests.server import FAST_SETTINGS, Database, Server, ServerFactory
+from tests.server import FAST_SETTINGS, Database, Server, ServerFactory, Servers
 
 # Time never decides a test: the machine may be busy with others.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
-_SERVER_FIXTURES = {"database", "postgres", "postgres_server", "server_dir", "spark"}
+_SERVER_FIXTURES = {
+    *("database", "postgres", "postgres_server", "server_dir", "source_servers", "spark"),
+}
 
 
 def pytest_configure() -> None:
@@ -86,6 +88,23 @@ def postgres_server(server_dir: Path) -> Iterator[ServerFactory]:
             return server
 
         yield make
+
+
+@pytest.fixture(scope="session")
+def source_servers(server_dir: Path) -> Iterator[Servers]:
+    """The worker's server of a version, made when first asked for; prepared transactions work."""
+    running: dict[int, Server] = {}
+    with ExitStack() as stack:
+
+        def server(version: int) -> Server:
+            if version not in running:
+                settings = {**FAST_SETTINGS, "max_prepared_transactions": "5"}
+                directory = server_dir / f"source-{version}"
+                running[version] = Server(directory, version=version, settings=settings, tcp=True)
+                stack.enter_context(running[version])
+            return running[version]
+
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import psycopg
 from psycopg import sql
@@ -19,6 +19,10 @@ _numbers = count(1)
 
 FAST_SETTINGS = {"fsync": "off", "shared_buffers": "32MB", "max_prepared_transactions": "8"}
 """Safe even for tests that kill the server: only the death of the machine loses unsynced data."""
+
+
+VERSIONS = (18, 16)
+"""Both ends of the versions at hand."""
 
 
 class Server(EmbeddedPostgres):
@@ -33,12 +37,17 @@ class Server(EmbeddedPostgres):
         return psycopg.connect(make_conninfo(self.dsn, dbname=dbname), autocommit=True)
 
     @contextmanager
-    def database(self) -> Iterator[Database]:
+    def database(self, encoding: str = "UTF8") -> Iterator[Database]:
         """A fresh database; what the test made there, or on the server, is gone afterwards."""
         self.start()
         name = f"test_{next(_numbers)}"
+        create = sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name))
+        if encoding != "UTF8":
+            # Only the template that nobody has written to, and only locale C, take any encoding.
+            kind = sql.SQL(" ENCODING {} LOCALE 'C' TEMPLATE template0")
+            create += kind.format(sql.Literal(encoding))
         with self.connect() as connection:
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            connection.execute(create)
         try:
             yield Database(name, self)
         finally:
@@ -113,3 +122,7 @@ class ServerFactory(Protocol):
         version: int = 18,
         tcp: bool = True,
     ) -> Server: ...
+
+
+Servers: TypeAlias = Callable[[int], Server]
+"""The worker's server of a version."""

@@ -17,6 +17,7 @@ from bench.programs.talk import peak_memory_mb, say, stop_with_parent, task
 from tailrace.capture import Daemon, Duties, Metrics, Settings
 from tailrace.log import layout
 from tailrace.postgres.quote import SourceNames
+from tailrace.postgres.selection import Selection
 from tailrace.storage import Store, open_store
 from tailrace.storage.store import Data, Entries
 
@@ -88,7 +89,7 @@ def main() -> None:
     store = TimedStore(open_store(wanted["log"]), keep_segments=wanted.get("keep_segments", False))
     metrics = Metrics("bench")
     names = SourceNames.of(wanted["source"])
-    duties = Duties(wanted["dsn"], names, wanted["tables"], _HEARTBEAT_S)
+    duties = Duties(wanted["dsn"], names, Selection(wanted["tables"]), _HEARTBEAT_S)
     daemon = Daemon(Settings(duties), store, metrics=metrics, stop=stop)
     watch = threading.Thread(
         target=_watch, args=(metrics, wanted["changes"], store, streaming, stop), daemon=True

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bench import capture, decode, growth, latency, pipeline
+from bench import base, capture, decode, growth, latency, pipeline, upsert, verify
 from bench.debezium import Unavailable
 from bench.machine import look_at_machine
 from bench.options import Options
@@ -27,7 +27,9 @@ def workbench(postgres: Server, tmp_path: Path) -> Workbench:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", [capture.run, latency.run, decode.run, growth.run])
+@pytest.mark.parametrize(
+    "run", [base.run, capture.run, latency.run, decode.run, growth.run, upsert.run, verify.run]
+)
 def test_benchmark_measures_every_line(
     run: Callable[[Workbench], Report], workbench: Workbench
 ) -> None:

@@ -105,11 +105,12 @@ def fold(store: Store) -> State:
     for change in read_changes(store):
         assert (change.end_lsn, change.ordinal) > last, "a change stands twice, or out of order"
         last = (change.end_lsn, change.ordinal)
-        _apply(state.setdefault(change.relation.qualified, {}), change)
+        apply(state.setdefault(change.relation.qualified, {}), change)
     return state
 
 
-def _apply(table: dict[tuple[str | None, ...], Values], change: LoggedChange) -> None:
+def apply(table: dict[tuple[str | None, ...], Values], change: LoggedChange) -> None:
+    """One change of a table; fails if it does not fit what is there."""
     key_names = change.relation.key
     if change.op == "T":
         table.clear()

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from tailrace.log import Reader
 from tailrace.log.merge import MergePolicy
 from tailrace.model import Lsn
 from tailrace.postgres.quote import SourceNames
+from tailrace.postgres.selection import Selection
 from tailrace.postgres.server import wal_position
 from tailrace.storage import Store, open_store
 
@@ -42,6 +43,7 @@ FAST = Limits(
 def settings(
     dsn: str,
     *tables: str,
+    inserts_only: Sequence[str] = (),
     limits: Limits = FAST,
     sender_timeout_s: int = 15,
     merge: MergePolicy | None = None,
@@ -50,7 +52,7 @@ def settings(
     duties = Duties(
         dsn=dsn,
         names=NAMES,
-        patterns=list(tables) or ["public.*"],
+        selection=Selection(list(tables) or ["public.*"], inserts_only),
         heartbeat_interval_s=1.0,
         merge=merge or MergePolicy(),
     )
@@ -180,7 +182,7 @@ class CaptureProcess:
         argument = json.dumps(
             {
                 "dsn": told.duties.dsn,
-                "tables": list(told.duties.patterns),
+                "tables": list(told.duties.selection.patterns),
                 "limits": asdict(told.limits),
                 "merge": asdict(told.duties.merge),
                 "sender_timeout_s": told.sender_timeout_s,

@@ -40,6 +40,7 @@ from tests.capture.wal import (
     keepalive,
 )
 from tests.decode import wire
+from tests.log.making import no_catalog
 from tests.storage.lossy_disk import LossyDisk, Stopped
 
 PATH = "/log"
@@ -186,7 +187,7 @@ class Simulation:
         self.process_count += 1
         name = f"writer{self.process_count}"
         self.process = Process(
-            Writer(store, tip, writer_id=name, describe=lambda _: {}),
+            Writer(store, tip, writer_id=name, describe=no_catalog),
             Merger(store, writer_id=name, policy=MERGE),
             Core(tip.position, limits=LIMITS, now=self.now),
         )

@@ -10,7 +10,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tailrace.capture.membership import Membership, Refusal, check_membership
+from tailrace.capture.membership import Membership, Refusal
+from tailrace.capture.roll import check_membership, rolls_of
 from tailrace.errors import (
     ConfigError,
     SchemaError,
@@ -20,13 +21,15 @@ from tailrace.errors import (
     SourceGap,
     TailraceError,
 )
-from tailrace.log import Writer, layout, recover_tip
-from tailrace.model import Lsn
+from tailrace.log import Reader, RelationUse, Writer, layout, recover_tip
+from tailrace.log.bases import newest_bases
+from tailrace.model import Lsn, Offset
 from tailrace.postgres.replication import ReplicationConnection
+from tailrace.postgres.selection import Selection
 from tailrace.postgres.server import wal_position
 from tailrace.postgres.session import Connection, connect
 from tailrace.storage import FileStore, Store
-from tests.capture.oracle import assert_equal
+from tests.capture.oracle import assert_equal, read_changes
 from tests.capture.running import (
     NAMES,
     Running,
@@ -37,7 +40,10 @@ from tests.capture.running import (
     wait_until,
 )
 from tests.log.faulty_store import WatchedStore
+from tests.log.making import no_catalog
 from tests.server import Database, ServerFactory
+
+WHOLE, _ = rolls_of(NAMES)
 
 
 @pytest.fixture
@@ -157,7 +163,7 @@ def test_f039_a_server_that_was_set_back_is_a_gap(
 ) -> None:
     tip = recover_tip(store)
     assert tip is not None
-    writer = Writer(store, tip, writer_id="ahead", describe=lambda _: {})
+    writer = Writer(store, tip, writer_id="ahead", describe=no_catalog)
     writer.put_progress(Lsn(tip.position + (1 << 30)))
     error = refusal(begun, SourceGap)
     assert "restored" in error.hint
@@ -209,7 +215,7 @@ def test_a_log_without_its_beginning_is_not_begun_again(
     ("definition", "reason"),
     [
         ("(id bigint)", "has no primary key"),
-        ("(id bigint PRIMARY KEY); INSERT INTO refused VALUES (1)", "already holds rows"),
+        ("(id bigint); ALTER TABLE refused REPLICA IDENTITY NOTHING", "identity nothing"),
     ],
 )
 def test_a_table_that_cannot_be_taken_is_refused_if_named_and_left_out_if_not(
@@ -239,9 +245,31 @@ def test_a_table_that_cannot_be_taken_is_refused_if_named_and_left_out_if_not(
 def test_if_no_table_can_be_taken_the_first_reason_is_told(
     database: Database, source: psycopg.Connection, store: FileStore
 ) -> None:
-    source.execute("INSERT INTO t VALUES (1, 'a')")
+    source.execute("ALTER TABLE t REPLICA IDENTITY NOTHING")
     error = refusal(Running(settings(database.dsn), store), SchemaError)
-    assert "public.t already holds rows" in str(error)
+    assert "public.t has replica identity nothing" in str(error)
+
+
+def test_an_empty_table_has_a_base_at_once_and_one_with_rows_waits_for_one(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    source.execute("CREATE TABLE filled (id bigint PRIMARY KEY)")
+    source.execute("INSERT INTO filled VALUES (1)")
+    with Running(settings(database.dsn), store) as capture:
+        capture.wait_until(lambda: is_published(source, "t") and is_published(source, "filled"))
+        capture.wait_for_stream()
+        source.execute("INSERT INTO t VALUES (1, 'a')")
+        wait_caught_up(capture, source)
+    (base,) = newest_bases(store).values()
+    assert (base.relation.qualified, base.origin, base.parts) == ("public.t", "empty", ())
+    (use,) = [use for use in _uses(store) if use.relation.name == "t"]
+    assert base.position < use.since.commit_lsn
+    assert (base.frame, base.relation) == (use.frame, use.relation)
+
+
+def _uses(store: FileStore) -> list[RelationUse]:
+    links = Reader(store).walk(Offset.whole(Reader(store).begin()))
+    return [use for link in links for use in link.header.relations]
 
 
 def test_a_named_table_that_is_being_written_is_taken_up_when_its_writer_is_done(
@@ -289,6 +317,41 @@ def test_f025_capture_names_what_keeps_the_slot_from_being_made_and_then_goes_on
             source.execute("INSERT INTO t VALUES (1, 'a')")
             wait_caught_up(capture, source)
     assert_equal(store, source, "public.t")
+
+
+def test_f025_a_slot_that_cannot_decode_what_was_open_while_it_was_made_is_made_again(
+    database: Database,
+    source: psycopg.Connection,
+    store: FileStore,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    capture = Running(settings(database.dsn), store)
+    with (
+        database.connect() as first,
+        database.connect() as second,
+        database.connect() as altering,
+        database.connect() as writing,
+        caplog.at_level(logging.INFO),
+    ):
+        first.execute("BEGIN; SELECT pg_current_xact_id()")
+        with capture:
+            capture.wait_until(lambda: _waits_for(source, first))
+            altering.execute("BEGIN; TRUNCATE t")
+            second.execute("BEGIN; SELECT pg_current_xact_id()")
+            first.execute("COMMIT")
+            capture.wait_until(lambda: _waits_for(source, altering) or _waits_for(source, second))
+            altering.execute("COMMIT")
+            capture.wait_until(lambda: _waits_for(source, second))
+            writing.execute("BEGIN; INSERT INTO t VALUES (1, 'into the new file')")
+            second.execute("COMMIT")
+            capture.wait_until(lambda: "the slot is tried when these have ended" in caplog.text)
+            writing.execute("COMMIT")
+            capture.wait_for_stream()
+            assert "making another" in caplog.text
+            capture.wait_until(lambda: is_published(source, "t"))
+            source.execute("INSERT INTO t VALUES (2, 'streamed')")
+            wait_caught_up(capture, source)
+    assert [change.new for change in read_changes(store)] == [{"id": "2", "v": "streamed"}]
 
 
 def test_f025_capture_that_waits_for_a_transaction_stops_when_told(
@@ -363,7 +426,7 @@ def test_failed_additions_in_a_row_are_not_a_change_by_hand(
             assert refused.is_passing
     assert not is_published(source, "extra")
     with connect(begun.told.duties.dsn) as conn:
-        check_membership(conn, store, NAMES.publication)
+        check_membership(conn, store, WHOLE)
         assert len(store.list(layout.PUBLICATION)) < 12
         assert _take_up(conn, store) == []
         assert len(store.list(layout.PUBLICATION)) == 1
@@ -371,8 +434,8 @@ def test_failed_additions_in_a_row_are_not_a_change_by_hand(
 
 
 def _take_up(conn: Connection, store: Store) -> list[Refusal]:
-    membership = Membership(conn, store, NAMES.publication)
-    return membership.take_up(["public.extra"], should_go_on=lambda: True)
+    membership = Membership(conn, store, WHOLE)
+    return membership.take_up(Selection(["public.extra"]), should_go_on=lambda: True)
 
 
 def _cutting(store: Store, admin: psycopg.Connection, pid: int) -> Store:

@@ -36,6 +36,9 @@ from tests.server import Database, ServerFactory
 FLOOD_S = float(os.environ.get("FLOOD_S", "6"))
 """How long a flood lasts; two minutes prove more."""
 
+HUGE_ROWS = int(os.environ.get("HUGE_ROWS", "210000"))
+"""How many rows one transaction writes; `make soak` takes five million."""
+
 
 @pytest.fixture
 def capture(database: Database, source: psycopg.Connection, store: FileStore) -> Running:
@@ -230,6 +233,39 @@ def test_f042_only_what_was_committed_is_captured(
     ]
 
 
+def test_f043_f044_of_spilled_and_interleaved_transactions_only_what_was_committed_comes(
+    postgres_server: ServerFactory, store: FileStore
+) -> None:
+    server = postgres_server({"logical_decoding_work_mem": "64kB"})
+    fill = "INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(%s, %s::int) g"
+    limits = replace(FAST, seal_bytes=1 << 16, part_bytes=1 << 16)
+    with server.connect() as source, server.connect() as other:
+        source.execute("CREATE TABLE public.t (id bigint PRIMARY KEY, v text)")
+        with Running(settings(server.dsn, limits=limits), store) as capture:
+            capture.wait_for_stream()
+            with source.transaction(), other.transaction():
+                for start in range(0, 9000, 3000):
+                    source.execute(fill, [start, start + 999])
+                    other.execute(fill, [start + 1000, start + 1999])
+                    # Larger than what is decoded in memory, and undone.
+                    with source.transaction(force_rollback=True):
+                        source.execute(fill, [start + 2000, start + 2999])
+                        source.execute("UPDATE t SET v = 'undone' WHERE id >= %s", [start])
+                    with other.transaction():
+                        other.execute("UPDATE t SET v = 'kept' WHERE id >= %s", [start + 1000])
+            with other.transaction(force_rollback=True):
+                other.execute("DELETE FROM t")
+            source.execute("BEGIN")
+            source.execute("DELETE FROM t WHERE id < 500")
+            source.execute("PREPARE TRANSACTION 'spilled'")
+            other.execute(fill, [20_000, 22_000])
+            source.execute("COMMIT PREPARED 'spilled'")
+            wait_caught_up(capture, source)
+        assert_equal(store, source, "public.t")
+        links = Reader(store).walk(Offset.whole(0))
+        assert sum(len(link.header.parts) > 1 for link in links) >= 2
+
+
 def test_f047_a_prepared_transaction_comes_when_it_is_committed_and_once(
     capture: Running, source: psycopg.Connection, store: FileStore
 ) -> None:
@@ -348,17 +384,19 @@ def test_f045_a_transaction_larger_than_memory_passes_through_in_parts(
         source.execute(fill, [1, 40_000])
         capture.wait_caught_up(source)
         before = _peak_bytes(capture.pid)
-        source.execute(fill, [40_001, 250_000])
+        source.execute(fill, [40_001, 40_000 + HUGE_ROWS])
         capture.wait_caught_up(source)
-        grown = _peak_bytes(capture.pid) - before
+        peak = _peak_bytes(capture.pid)
+        grown = peak - before
         assert capture.terminate() == 0, capture.said()
     *_, huge = Reader(store).walk(Offset.whole(0))
-    assert huge.header.change_count == 210_000
+    assert huge.header.change_count == HUGE_ROWS
     assert len(huge.header.parts) > 50
     # The first transaction has needed as much as any; allocators wobble a little.
     assert grown < huge.data_bytes / 3
+    assert peak < 512 << 20
     *_, verification = verify(store)
-    assert verification.problems == [] and verification.change_count == 250_000
+    assert verification.problems == [] and verification.change_count == 40_000 + HUGE_ROWS
 
 
 def _peak_bytes(pid: int) -> int:

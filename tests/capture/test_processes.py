@@ -79,6 +79,16 @@ class Traffic:
             execute("DELETE FROM t WHERE id %% 5 = %s", [random.randrange(5)])
         self._next += count
 
+    def disturb(self, what: str) -> None:
+        """Do to a table what capture must act upon."""
+        execute = self._connection.execute
+        if not is_published(self._connection, "aside"):
+            execute("CREATE TABLE IF NOT EXISTS aside (id int PRIMARY KEY)")
+        elif what.startswith("removal."):
+            execute("ALTER TABLE aside REPLICA IDENTITY NOTHING")
+        elif what.startswith("watch."):
+            execute("ALTER TABLE aside ADD IF NOT EXISTS c int DEFAULT 1")
+
     @contextmanager
     def flowing(self) -> Iterator[None]:
         """Write without pause, beside the test."""
@@ -122,6 +132,7 @@ def test_f081_a_process_killed_at_any_step_is_continued_by_the_next(
             assert time.monotonic() < deadline, f"{name} is never reached\n{first.said()}"
             if is_published(source, "t"):
                 traffic.write()
+                traffic.disturb(name)
             time.sleep(0.02)
         assert first.wait() == 137, first.said()
     with process(told, store.url, tmp_path / "second") as second:

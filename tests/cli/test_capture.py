@@ -141,9 +141,9 @@ def test_a_table_that_does_not_exist_is_wrong_use_and_the_nearest_is_named(
     [
         ("CREATE TABLE t (id int)", "public.t has no primary key", "ADD PRIMARY KEY"),
         (
-            "CREATE TABLE t AS SELECT 1 AS id; ALTER TABLE t ADD PRIMARY KEY (id)",
-            "public.t already holds rows",
-            "empty it",
+            "CREATE UNLOGGED TABLE t (id int PRIMARY KEY)",
+            "public.t is unlogged",
+            "SET LOGGED",
         ),
     ],
 )

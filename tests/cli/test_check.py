@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.cli.project import Ended, Project
@@ -29,7 +31,6 @@ def test_tables_are_judged_one_by_one(project: Project, database: Database) -> N
         assert (ended.code, ended.err) == (1, "")
         assert findings(ended) == {
             "public.keyless": ("blocker", 'ALTER TABLE "public"."keyless" ADD PRIMARY KEY (…);'),
-            "public.filled": ("blocker", "empty it, or leave it out of capture.tables"),
             "public.godo": ("blocker", "did you mean public.good?"),
             "other.*": (
                 "warning",
@@ -57,3 +58,22 @@ def test_a_source_without_a_blocker_passes(
     assert ended.code == 1
     assert "public.odd [bold]" in ended.out
     assert ended.out.endswith("blockers: 1\n")
+
+
+def test_f052_a_stream_that_upserts_a_table_without_a_key_is_told_so(
+    project: Project, database: Database
+) -> None:
+    with database.connect() as admin:
+        admin.execute("CREATE TABLE events (id int)")
+        admin.execute("CREATE TABLE good (id int PRIMARY KEY)")
+    capture = 'capture: {tables: ["public.*"], inserts_only: ["public.*"]}'
+    lake, every = "lake: {sink: {type: delta}}", "every: {sink: {type: delta, mode: append}}"
+    for streams, severities in ((f"{lake}, {every}", ["blocker", "info"]), (every, ["info"])):
+        lines = [f"source: {{dsn: {json.dumps(database.dsn)}}}", "log: {url: 'file:log'}"]
+        project.config.write_text("\n".join([*lines, capture, f"streams: {{{streams}}}"]))
+        found = [
+            each for each in project.run("check", "--json").json if each["subject"] != "server"
+        ]
+        assert sorted(each["severity"] for each in found) == severities
+    (told,) = found
+    assert told["subject"] == "public.events"

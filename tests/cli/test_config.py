@@ -144,14 +144,50 @@ MISTAKES = {
         '"source"',
     ),
     "key of a later version": (
-        "streams: {a: {where: x = 1}}",
-        "unknown key streams.a.where",
-        "known here: tables, sink",
+        "streams: {a: {replay: x}}",
+        "unknown key streams.a.replay",
+        "known here: tables, where",
     ),
+    "where that is none": (
+        "streams: {a: {where: x = y}}",
+        "streams.a.where cannot be understood at character 5",
+        "columns compared with literals",
+    ),
+    "where with null": (
+        "streams: {a: {where: x = NULL}}",
+        "streams.a.where compares with NULL at character 5",
+        "IS NULL",
+    ),
+    "no columns": ("streams: {a: {columns: []}}", "streams.a.columns must name a column", ""),
     "key of another sink": (
         "streams: {a: {sink: {type: console, path: x}}}",
         "unknown key streams.a.sink.path",
         "known here: type",
+    ),
+    "soft delete of a history": (
+        "streams: {a: {sink: {mode: history, soft_delete: true}}}",
+        "streams.a.sink cannot have soft_delete",
+        "only mode: upsert deletes rows",
+    ),
+    "soft delete that is no flag": (
+        "streams: {a: {sink: {soft_delete: maybe}}}",
+        'streams.a.sink.soft_delete "maybe" must be true or false',
+        "",
+    ),
+    "partitions without a table": (
+        "streams: {a: {sink: {partition_by: [region]}}}",
+        "streams.a.sink.partition_by must be a mapping",
+        "partition_by: {public.orders: [region]}",
+    ),
+    "clusters of no column": (
+        "streams: {a: {sink: {cluster_by: {public.orders: []}}}}",
+        "streams.a.sink.cluster_by.public.orders must name a column",
+        "",
+    ),
+    "vacuum of young files": (
+        "streams: {a: {sink: {vacuum_after: 1h}}}",
+        'streams.a.sink.vacuum_after "1h" is too short',
+        "write 1d or more",
     ),
     "sink of a later version": (
         "streams: {a: {sink: {type: kinesis}}}",

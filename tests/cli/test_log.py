@@ -113,10 +113,22 @@ def _damage(project: Project, *, number: int) -> Path:
     return segment
 
 
-@pytest.mark.parametrize("command", ["ls", "cat", "verify"])
+@pytest.mark.parametrize("command", ["ls", "cat", "verify", "compact"])
 def test_a_log_that_is_not_there(project: Project, command: str) -> None:
     project.configure("postgresql://ann@db/shop")
     code, error, hint = project.run("log", command).failure
     assert code == 1
     assert error == f"there is no log at {project.store.url}"
     assert "log.url" in hint
+
+
+@pytest.mark.slow
+def test_changes_are_folded_into_newer_bases(filled: Project) -> None:
+    tip = lines(filled.run("log", "ls", "--json").out)[-1]["end"]
+    with filled.running("log", "compact", "--json") as compacting:
+        ended = compacting.wait()
+    assert ended.code == 0, ended.err
+    folded = [json.loads(line) for line in ended.err.splitlines() if line.startswith("{")]
+    assert [row["table"] for row in folded] == ["public.odd", "public.orders"]
+    assert {row["position"] for row in folded} == {tip}
+    assert filled.run("log", "verify", "--json").json["problems"] == []

@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from tailrace.cli.gauges import LakeRows
+from tailrace.log import Base, BaseOrigin
+from tailrace.log.bases import put_base
 from tests.cli.processes import await_none, working_on
 from tests.cli.project import TIMEOUT_S, Project
-from tests.log.making import Wal, begin_writer, shape
+from tests.decode import wire
+from tests.log.making import SOURCE, START, Wal, begin_writer, shape
 from tests.server import Database
 
 STREAMS = 'streams: {lake: {tables: ["public.*"], sink: {type: delta, path: lake}}}'
@@ -49,9 +52,11 @@ def test_changes_reach_the_lake(project: Project, database: Database) -> None:
 @pytest.mark.slow
 def test_a_damaged_segment_ends_the_pipeline_with_its_name(project: Project) -> None:
     project.configure("postgresql://ann@db/shop", more=STREAMS)
-    writer, wal = begin_writer(project.store), Wal()
+    writer, wal, table = begin_writer(project.store), Wal(), shape()
+    frame = wire.relation(table)
+    put_base(project.store, Base(SOURCE, table, frame, START, 0, BaseOrigin.EMPTY))
     for _ in range(3):
-        writer.append(wal.rows(shape()))
+        writer.append(wal.rows(table))
     segment = sorted((project.directory / "log" / "segments").glob("*.arrow"))[2]
     data = bytearray(segment.read_bytes())
     data[len(data) * 2 // 3] ^= 0x01

@@ -9,8 +9,9 @@ from random import Random
 
 import psycopg
 import pytest
+from psycopg import sql
 
-from tailrace.cli.shop import TABLES, Writers, create, stock
+from tailrace.cli.shop import TABLES, Writers, create, fill_past, stock
 from tailrace.cli.shop import writers as writers_module
 from tailrace.cli.shop.trade import TRADES
 from tailrace.errors import SourceError
@@ -230,3 +231,15 @@ def test_an_error_that_does_not_pass_ends_the_writers_and_is_raised(database: Da
 def test_an_error_in_the_block_is_not_hidden(database: Database) -> None:
     with pytest.raises(psycopg.errors.DivisionByZero), Writers(database.dsn):
         raise psycopg.errors.DivisionByZero
+
+
+def test_the_past_of_the_shop_is_there_before_anybody_captures_it(database: Database) -> None:
+    with database.connect() as connection:
+        create(connection)
+        stock(connection)
+        fill_past(connection, orders=300)
+        counts = [
+            connection.execute(sql.SQL("SELECT count(*) FROM {}").format(table)).fetchone()
+            for table in (sql.Identifier("public", name.split(".")[1]) for name in TABLES)
+        ]
+    assert counts == [(2020,), (1050,), (300,), (600,)]

@@ -33,7 +33,7 @@ def test_nothing_is_dropped_without_a_yes_or_while_capture_leads(
         ended = project.run("teardown", "--log")
         assert ended.code == 1
         assert "slot tailrace_test" in ended.out and project.store.url in ended.out
-        assert made(admin) == 2
+        assert made(admin) == 3
         assert project.run("log", "verify").code == 0
         monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
         assert project.run("teardown").code == 0

@@ -19,7 +19,7 @@ import pyarrow as pa
 from tailrace.decode import OpenTransaction
 from tailrace.decode.types import arrow_type
 from tailrace.errors import SegmentCorrupt
-from tailrace.model import Column, Lsn, Offset, Relation
+from tailrace.model import Lsn, Offset, Relation
 from tailrace.postgres.frames import Frames
 from tailrace.postgres.pgoutput import parse_begin, parse_commit, parse_relation, parse_truncate
 
@@ -146,16 +146,18 @@ def _row(change: _Change, place: _Place, columns: Collection[str] | None) -> Row
     row: Row = {}
     old_row: Row | None = None if before is None else {}
     wanted = [c for c in change.relation.columns if columns is None or c.name in columns]
+    kinds = {column.name: arrow_type(change.relation, column) for column in wanted}
     number_of = {column.name: number for number, column in enumerate(change.relation.columns)}
     for column in wanted:
         cell = now[number_of[column.name]] if now is not None else None
         if cell is UNSENT and op != "delete":
             unchanged.append(column.name)
-        row[column.name] = _typed(column, cell, column.name, texts)
+        row[column.name] = _typed(kinds[column.name], cell, column.name, texts)
     for column in wanted:
         if before is not None and old_row is not None:
             cell = before[number_of[column.name]]
-            old_row[column.name] = _typed(column, cell, f"_before.{column.name}", texts)
+            name = f"_before.{column.name}"
+            old_row[column.name] = _typed(kinds[column.name], cell, name, texts)
     return row | {
         "_op": op,
         "_commit_lsn": place.commit_lsn,
@@ -213,7 +215,7 @@ def _read_tuple(frame: bytes, at: int, count: int, lsn: int) -> tuple[list[Any],
     return cells, at
 
 
-def _typed(column: Column, cell: object, name: str, texts: list[tuple[str, str]]) -> object:
+def _typed(kind: pa.DataType, cell: object, name: str, texts: list[tuple[str, str]]) -> object:
     if not isinstance(cell, bytes):
         return None
     try:
@@ -221,7 +223,7 @@ def _typed(column: Column, cell: object, name: str, texts: list[tuple[str, str]]
     except UnicodeDecodeError:
         texts.append((name, "\\x" + cell.hex()))
         return None
-    value = value_of(text, arrow_type(column))
+    value = value_of(text, kind)
     if value is UNHELD:
         texts.append((name, text))
         return None

@@ -11,7 +11,7 @@ from typing import Any, Final
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from tailrace.model import Column, PgType, Relation, ReplicaIdentity
+from tailrace.model import Column, NamedType, PgType, Relation, ReplicaIdentity
 from tailrace.postgres.frames import Frames
 from tests.decode import wire
 
@@ -22,12 +22,16 @@ UNTIMED: Final = settings(deadline=None, max_examples=60)
 
 OID_FIRST: Final = 16_400
 ENUM_OID: Final = 99_999
+DOMAIN_OID: Final = 99_998
 LSN_STEP: Final = 100
 
 
 def numeric(precision: int, scale: int) -> int:
     """The typmod of `numeric(precision, scale)`."""
     return ((precision << 16) | (scale & 0x7FF)) + 4
+
+
+DOMAIN: Final = NamedType(DOMAIN_OID, "price", PgType.NUMERIC, numeric(12, 2))
 
 
 def _signed(bits: int) -> st.SearchStrategy[str]:
@@ -91,6 +95,7 @@ _TYPES: Final[dict[tuple[int, int], st.SearchStrategy[Any]]] = {
     | _HOURS.map(lambda text: text + "+00"),
     (PgType.TIME, -1): st.sampled_from(["24:00:00", "10:11:12.5"]),
     (ENUM_OID, -1): st.text(max_size=5) | _BYTES,
+    (DOMAIN_OID, -1): _decimal_text(12, 2) | _WORDS,
 }
 
 _NAMES = ["id", "Price", "größe", "a.b", "c d"]
@@ -176,7 +181,9 @@ def _announce(draw: Draw, stream: Stream, in_force: dict[int, Relation], oid: in
         in_force[oid] = stream.versions[frame]
     elif draw(st.booleans()):
         # The catalog knew more of it than the frame says.
-        stream.versions[frame] = in_force[oid] = replace(table, type_names=((ENUM_OID, "mood"),))
+        stream.versions[frame] = in_force[oid] = replace(
+            table, type_names=(NamedType(ENUM_OID, "mood"), DOMAIN)
+        )
 
 
 _KINDS = st.sampled_from(["insert", "update", "update_key", "update_full", "delete", "truncate"])
@@ -205,8 +212,8 @@ def _changes(draw: Draw, table: Relation) -> bytes:
     )
 
 
-_CELLS = {kind: texts | st.sampled_from([None, wire.UNSENT]) for kind, texts in _TYPES.items()}
+CELLS = {kind: texts | st.sampled_from([None, wire.UNSENT]) for kind, texts in _TYPES.items()}
 
 
 def _row(draw: Draw, table: Relation) -> list[wire.Cell]:
-    return [draw(_CELLS[column.type_oid, column.typmod]) for column in table.columns]
+    return [draw(CELLS[column.type_oid, column.typmod]) for column in table.columns]

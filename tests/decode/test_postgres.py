@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date
 from typing import Any
 
 import psycopg
@@ -205,6 +206,38 @@ def test_f058_each_row_is_read_with_the_shape_it_was_written_under(slot: Slot) -
     assert [str(each.rows["size"][0]) for each in shapes] == ["1.50", "2.50", "3.5", "4.50"]
     assert [("note" in each.rows.column_names) for each in shapes] == [False, True, False, False]
     assert shapes[0].relation == shapes[3].relation
+
+
+def test_f058_renames_and_retypes_between_two_rows_of_one_transaction(slot: Slot) -> None:
+    run = slot.connection.execute
+    run("CREATE TABLE item (id int PRIMARY KEY, name text, size int)")
+    with slot.connection.transaction():
+        run("INSERT INTO item VALUES (1, 'a', 1)")
+        run('ALTER TABLE item RENAME name TO "Label"')
+        run("INSERT INTO item VALUES (2, 'b', 2)")
+        run("ALTER TABLE item ALTER size TYPE text USING 'now ' || size")
+        run("INSERT INTO item VALUES (3, 'c', 'three')")
+        # To drop a column and to add one of its name is no rename: the old values are gone.
+        run('ALTER TABLE item DROP "Label", ADD "Label" date')
+        run("INSERT INTO item VALUES (4, 'four', '2026-01-15')")
+        run("ALTER TABLE item RENAME TO thing")
+        run("UPDATE thing SET id = 5, size = 'five' WHERE id = 4")
+        run("DELETE FROM thing WHERE id = 1")
+        run("DROP TABLE thing")
+    found = [
+        (each.relation.name, row["_ordinal"], {n: row[n] for n in each.relation.column_names})
+        for each in slot.changes()
+        for row in each.rows.to_pylist()
+    ]
+    day = date(2026, 1, 15)
+    assert found == [
+        ("item", 0, {"id": 1, "name": "a", "size": 1}),
+        ("item", 1, {"id": 2, "Label": "b", "size": 2}),
+        ("item", 2, {"id": 3, "Label": "c", "size": "three"}),
+        ("item", 3, {"id": 4, "size": "four", "Label": day}),
+        ("thing", 4, {"id": 5, "size": "five", "Label": day}),
+        ("thing", 5, {"id": 1, "size": None, "Label": None}),
+    ]
 
 
 def test_f069_odd_names_are_kept(slot: Slot) -> None:

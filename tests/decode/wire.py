@@ -65,8 +65,8 @@ def message(prefix: str = "tailrace.test", content: bytes = b"") -> bytes:
     )
 
 
-def type_name(oid: int, name: str) -> bytes:
-    return b"Y" + struct.pack(">I", oid) + _name("public") + _name(name)
+def type_name(oid: int, name: str, schema: str = "public") -> bytes:
+    return b"Y" + struct.pack(">I", oid) + _name(schema) + _name(name)
 
 
 def origin(name: str = "elsewhere") -> bytes:

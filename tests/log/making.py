@@ -5,7 +5,7 @@ Every row is different, so that a change that is lost or doubled can be told fro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final, TypeAlias
 
@@ -15,7 +15,6 @@ from tailrace.log.merge import MergePolicy, Merger
 from tailrace.log.offsets import ChangeOffsets
 from tailrace.log.plan import Piece, fetch, pieces
 from tailrace.model import Column, Lsn, Offset, PgType, Relation, ReplicaIdentity
-from tailrace.postgres.catalog import RelationCatalog
 from tailrace.postgres.frames import Frames
 from tailrace.storage import MemoryStore, Store
 from tests.decode import wire
@@ -38,9 +37,9 @@ def shape(oid: int = 16_400, *columns: str, name: str = "") -> Relation:
     )
 
 
-def no_catalog(oids: Sequence[int]) -> Mapping[int, RelationCatalog]:
+def no_catalog(relations: Sequence[Relation]) -> Sequence[Relation]:
     """A catalog in which every table is gone."""
-    return {}
+    return relations
 
 
 class Clock:

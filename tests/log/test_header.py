@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tailrace.errors import SegmentCorrupt
 from tailrace.log import Header, Kind, Part, RelationUse, SourceIdentity
-from tailrace.model import Offset, Relation
+from tailrace.model import NamedType, Offset, PgType, Relation
 from tests.decode import wire
 from tests.model.values import NAMES, OIDS, lsns, offsets, relations
 
@@ -27,7 +27,7 @@ def _use(
         relation.identity,
         relation.columns,
         key,
-        ((70_000, "mood"),),
+        (NamedType(70_000, "mood"), NamedType(70_001, "price", PgType.NUMERIC, 786_438)),
     )
     return RelationUse(wire.relation(relation), described, since, count, initial)
 

@@ -12,7 +12,6 @@ from tailrace.log.marks import read_frontiers
 from tailrace.log.merge import MergePolicy, Merger
 from tailrace.log.verify import verify
 from tailrace.model import Lsn, Relation
-from tailrace.postgres.catalog import RelationCatalog
 from tailrace.postgres.frames import Frames
 from tailrace.storage import MemoryStore, Store
 from tests.decode import wire
@@ -187,7 +186,7 @@ def test_what_the_catalog_said_at_two_times_is_never_mixed() -> None:
             store,
             tip,
             writer_id=f"w{tip.position}".replace("/", ""),
-            describe=lambda oids: {T.oid: RelationCatalog(key, ("id",), ())},
+            describe=lambda relations: [replace(each, key=key) for each in relations],
         )
         for _ in range(3):
             to.append(wal.rows(T))

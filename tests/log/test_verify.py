@@ -6,18 +6,22 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from tailrace.errors import LogError, StoreError
-from tailrace.log import Header, Reader, layout, segment
+from tailrace.log import Base, BaseOrigin, Header, Reader, layout, segment
+from tailrace.log.base_part import BaseIdentity
+from tailrace.log.bases import put_base, put_base_part
 from tailrace.log.merge import MergePolicy, Merger
 from tailrace.log.verify import Verification, verify
-from tailrace.model import Offset
+from tailrace.log.verify_bases import verify_bases
+from tailrace.model import Lsn, Offset
 from tailrace.postgres.frames import Frames
 from tailrace.storage import MemoryStore, Store
 from tests.decode import wire
 from tests.log.faulty_store import WatchedStore
-from tests.log.making import START, Clock, Wal, begin, begin_writer, put_in_parts, shape
+from tests.log.making import SOURCE, START, Clock, Wal, begin, begin_writer, put_in_parts, shape
 
 T = shape()
 
@@ -243,3 +247,44 @@ def test_a_merge_meanwhile_is_no_problem() -> None:
     assert result.problems == []
     assert result.end == wal.end
     assert len(list(Reader(store).walk(Offset.whole(START)))) == 1
+
+
+def _with_base(*lines: bytes) -> tuple[MemoryStore, Base]:
+    store = MemoryStore()
+    begin(store)
+    identity = BaseIdentity(SOURCE, 16_400, START, "test")
+    part = put_base_part(store, identity, pa.array(lines, pa.binary()), stretch=0, number=0)
+    table = shape(16_400, "id")
+    base = Base(SOURCE, table, wire.relation(table), START, 0, BaseOrigin.SNAPSHOT, (part,))
+    put_base(store, base)
+    return store, base
+
+
+def test_sound_base_is_counted() -> None:
+    store, _ = _with_base(b"1", b"2")
+    found = _verified(store)
+    assert (found.base_count, found.problems) == (1, [])
+
+
+def test_damaged_and_missing_parts_of_a_base_are_found() -> None:
+    store, base = _with_base(b"1", b"2")
+    data = store.get(base.parts[0].key)
+    store.delete([base.parts[0].key])
+    assert "is missing" in _verified(store).problems[0]
+    store.put_new(base.parts[0].key, data[:-40] + b"x" * 40)
+    assert base.parts[0].key in _verified(store).problems[0]
+
+
+def test_damaged_record_of_a_base_is_found() -> None:
+    store, base = _with_base(b"1")
+    data = store.get(base.key)
+    store.delete([base.key])
+    store.put_new(base.key, data.replace(b'"timeline":1', b'"timeline":2'))
+    assert "is damaged" in _verified(store).problems[0]
+
+
+def test_base_that_the_log_does_not_go_on_from_is_found() -> None:
+    store, base = _with_base(b"1")
+    assert base.position == START
+    (problem,) = verify_bases(store, begin=Lsn(START + 1))
+    assert problem.endswith("after it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -12,13 +13,13 @@ from tailrace.log.layout import FrontierKind
 from tailrace.log.marks import move_frontier
 from tailrace.log.tip import newest_progress
 from tailrace.log.writer import SEGMENTS_PER_CHECKPOINT
-from tailrace.model import Lsn, Offset
-from tailrace.postgres.catalog import RelationCatalog
+from tailrace.model import Column, Lsn, NamedType, Offset, PgType, Relation
 from tailrace.postgres.frames import Frames
 from tailrace.storage import MemoryStore, Store
 from tests.decode import wire
 from tests.log.faulty_store import WatchedStore, forgetful
 from tests.log.making import (
+    BEGINNING,
     NOTE,
     SOURCE,
     START,
@@ -358,19 +359,35 @@ def test_a_busy_log_leaves_progress_now_and_then() -> None:
 
 
 def test_the_catalog_adds_what_a_frame_cannot_say(store: Store) -> None:
-    asked: list[Sequence[int]] = []
+    asked: list[Sequence[Relation]] = []
 
-    def describe(oids: Sequence[int]) -> dict[int, RelationCatalog]:
-        asked.append(oids)
-        return {T.oid: RelationCatalog(("id",), ("id",), ((70_000, "mood"),))}
+    def describe(relations: Sequence[Relation]) -> list[Relation]:
+        asked.append(relations)
+        return [replace(each, key=each.column_names) for each in relations]
 
     to = Writer(store, begin(store), writer_id="w", describe=describe)
     wal = Wal()
     wider = shape(T.oid, "id", "note")
     header = to.append(Frames.concat([wal.rows(T), wal.rows(T), wal.rows(wider)]))
-    relations = {use.relation.column_names: use.relation for use in header.relations}
-    assert relations["id",].type_names == ((70_000, "mood"),)
-    # The catalog has other columns than this frame: it has moved on, and is not believed.
-    assert relations["id", "note"].type_names == ()
+    assert [use.relation.key for use in header.relations] == [("id",), ("id", "note")]
     to.append(wal.rows(wider, announce=True))
-    assert asked == [[T.oid]]
+    assert asked == [[T, wider]]
+
+
+def test_f060_type_frames_tell_what_a_domain_is_made_of(store: Store) -> None:
+    columns = tuple(Column(f"c{oid}", oid, -1, False) for oid in (70_000, 70_001, PgType.TEXT))
+    table = replace(T, columns=columns, key=())
+    wal = Wal()
+    frames = wal.transaction(
+        wire.type_name(70_000, "int8", schema="pg_catalog"),
+        wire.type_name(70_001, "mood"),
+        wire.relation(table),
+        wire.insert(table.oid, ["1", "ok", None]),
+    )
+    (use,) = writer(store, begin(store)).append(frames).relations
+    assert use.relation.type_names == (
+        NamedType(70_000, "pg_catalog.int8", PgType.INT8),
+        NamedType(70_001, "public.mood"),
+    )
+    (link,) = Reader(store).walk(BEGINNING)
+    assert link.header.relations == (use,)

@@ -10,12 +10,12 @@ import json
 import sys
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tailrace.log import Reader, Writer, layout, segment
 from tailrace.log.merge import MergePolicy, Merger
-from tailrace.model import Column, Lsn, Offset, PgType, Relation, ReplicaIdentity
-from tailrace.postgres.catalog import RelationCatalog
+from tailrace.model import Column, Lsn, NamedType, Offset, PgType, Relation, ReplicaIdentity
 from tailrace.postgres.frames import Frames
 from tailrace.storage import FileStore, MemoryStore, Store
 from tests.decode import wire
@@ -95,8 +95,12 @@ def _append_small_segments(to: Writer, wal: Wal) -> None:
     )
 
 
-def _describe(oids: Sequence[int]) -> dict[int, RelationCatalog]:
-    return {ORDERS.oid: RelationCatalog(("id",), ("id", "größe", "mood"), ((MOOD, "public.mood"),))}
+def _describe(relations: Sequence[Relation]) -> list[Relation]:
+    known = (NamedType(MOOD, "public.mood"),)
+    return [
+        replace(each, key=("id",), type_names=known) if each.oid == ORDERS.oid else each
+        for each in relations
+    ]
 
 
 def expected(store: Store) -> dict[str, object]:

@@ -4,37 +4,14 @@ must.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from tailrace.postgres.session import Connection, connect
-from tests.server import FAST_SETTINGS, Database, Server
-
-VERSIONS = (18, 16)
-
-Servers = Callable[[int], Server]
-
-
-@pytest.fixture(scope="session")
-def source_servers(server_dir: Path) -> Iterator[Servers]:
-    """The worker's server of a version, made when first asked for; prepared transactions work."""
-    running: dict[int, Server] = {}
-    with ExitStack() as stack:
-
-        def server(version: int) -> Server:
-            if version not in running:
-                settings = {**FAST_SETTINGS, "max_prepared_transactions": "5"}
-                directory = server_dir / f"source-{version}"
-                running[version] = Server(directory, version=version, settings=settings, tcp=True)
-                stack.enter_context(running[version])
-            return running[version]
-
-        yield server
+from tests.server import VERSIONS, Database, Servers
 
 
 @pytest.fixture(params=VERSIONS, ids=lambda version: f"pg{version}")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tailrace.errors import ConfigError, SourceError
+from tailrace.postgres.add_table import add_table
 from tailrace.postgres.admission import Finding, Severity, check, is_blocked, require_tables
 from tailrace.postgres.catalog import tables_matching
-from tailrace.postgres.publication import add_table, create_publication
+from tailrace.postgres.publication import create_publication
 from tailrace.postgres.quote import SourceNames
+from tailrace.postgres.selection import Selection
 from tailrace.postgres.session import Connection, connect
 from tailrace.postgres.slot import create_slot
 from tests.server import ServerFactory
@@ -18,7 +20,7 @@ NAMES = SourceNames.of("main")
 
 def _check(conn: Connection, *patterns: str) -> list[Finding]:
     """What is found, but for the one warning that every server with default settings gets."""
-    found = check(conn, names=NAMES, patterns=patterns)
+    found = check(conn, names=NAMES, selection=Selection(patterns))
     return [finding for finding in found if "max_slot_wal_keep_size" not in finding.message]
 
 
@@ -116,8 +118,33 @@ def test_f034_f035_a_server_that_cannot_is_blocked(postgres_server: ServerFactor
     )
     with connect(server.dsn) as conn:
         conn.execute("CREATE TABLE public.t (a int PRIMARY KEY)")
-        found = check(conn, names=NAMES, patterns=["public.*"])
+        found = check(conn, names=NAMES, selection=Selection(["public.*"]))
     assert is_blocked(found)
     text = "\n".join(finding.message for finding in found)
     for words in ("wal_level", "replication slots", "wal senders", "synchronous", "64 MB"):
         assert words in text
+
+
+def test_f052_a_keyless_table_is_refused_or_taken_by_its_inserts_alone(
+    app: Connection, capture: Connection
+) -> None:
+    app.execute("CREATE TABLE events (a int)")
+    app.execute("CREATE TABLE keyed (a int PRIMARY KEY)")
+    (refused,) = _check(capture, "app.*")
+    assert (refused.severity, refused.subject) == (Severity.BLOCKER, "app.events")
+    found = check(capture, names=NAMES, selection=Selection(["app.*"], ["app.*"]))
+    (taken,) = [finding for finding in found if finding.subject.startswith("app.")]
+    assert (taken.severity, taken.subject) == (Severity.INFO, "app.events")
+    assert "only its inserts" in taken.message
+
+
+def test_the_publication_of_inserts_is_judged_as_well(
+    admin: Connection, capture: Connection
+) -> None:
+    create_publication(admin, NAMES.inserts)
+    admin.execute("ALTER PUBLICATION tailrace_main_inserts OWNER TO capture")
+    (wrong,) = check(capture, names=NAMES, selection=Selection([]))[-1:]
+    assert wrong.subject == "publication tailrace_main_inserts"
+    capture.execute(wrong.fix.encode())
+    found = check(capture, names=NAMES, selection=Selection([]))
+    assert not any(each.subject.startswith("publication") for each in found)

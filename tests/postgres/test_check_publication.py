@@ -49,7 +49,7 @@ def test_what_we_make_ourselves_has_no_findings(capture: Connection) -> None:
         ),
         (
             "WITH (publish = 'insert', publish_via_partition_root = true)",
-            "every kind of change",
+            "publish every change",
         ),
         ("WITH (publish_via_partition_root = false)", "instead of their root"),
     ],

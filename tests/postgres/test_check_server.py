@@ -90,15 +90,27 @@ def test_each_fault_of_a_server_is_one_finding(
     assert fix in finding.fix
 
 
-@pytest.mark.parametrize("version_num", [140018, 150013, 160009, 170005, 180000])
-def test_f040_fixed_minors_are_no_finding(version_num: int) -> None:
-    assert server_findings(replace(GOOD, version_num=version_num), application_name="x") == []
-
-
-@pytest.mark.parametrize("version_num", [140017, 150012, 160008, 170004])
-def test_f040_older_minors_are_a_warning(version_num: int) -> None:
-    (finding,) = server_findings(replace(GOOD, version_num=version_num), application_name="x")
-    assert finding.severity is Severity.WARNING
+@pytest.mark.parametrize(
+    ("version_num", "updates"),
+    [
+        (140012, ["14.13", "14.18"]),
+        (150007, ["15.8", "15.13"]),
+        (160003, ["16.4", "16.9"]),
+        (160008, ["16.9"]),
+        (160009, ["16.10"]),
+        (160010, []),
+        (170000, ["17.5"]),
+        (170005, ["17.6"]),
+        (170006, []),
+        (180000, []),
+    ],
+)
+def test_f040_minors_with_known_bugs_of_decoding_are_warned_of(
+    version_num: int, updates: list[str]
+) -> None:
+    found = server_findings(replace(GOOD, version_num=version_num), application_name="x")
+    assert [finding.fix for finding in found] == [f"update to {fixed}" for fixed in updates]
+    assert all(finding.severity is Severity.WARNING for finding in found)
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,15 @@ import pytest
 from psycopg import sql
 
 from tailrace.errors import SchemaError, SourceError, StoreError
+from tailrace.postgres.add_table import EmptyTable, add_table, adds_beside_writers
 from tailrace.postgres.catalog import TableInfo, tables_matching
 from tailrace.postgres.publication import (
     Fingerprint,
-    add_table,
     create_publication,
     drop_publication,
     fingerprint,
 )
+from tailrace.postgres.server import wal_position
 from tailrace.postgres.session import Connection, connect
 from tests.postgres.names import HOSTILE
 from tests.server import Database
@@ -49,8 +50,10 @@ def _add(
     before_commit: Callable[[Fingerprint], None] = lambda _: None,
     *,
     lock_timeout_ms: int = 5000,
-) -> None:
-    add_table(conn, NAME, table, lock_timeout_ms=lock_timeout_ms, before_commit=before_commit)
+) -> EmptyTable | None:
+    return add_table(
+        conn, NAME, table, lock_timeout_ms=lock_timeout_ms, before_commit=before_commit
+    )
 
 
 def test_a_new_publication_is_empty_and_goes_through_the_root(capture: Connection) -> None:
@@ -118,7 +121,7 @@ def test_a_store_that_hangs_does_not_hold_up_writers_for_long(
     app: Connection,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tailrace.postgres.publication.BEFORE_COMMIT_MS_MAX", 100)
+    monkeypatch.setattr("tailrace.postgres.add_table.BEFORE_COMMIT_MS_MAX", 100)
 
     def hang(_: Fingerprint) -> None:
         query = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s"
@@ -133,14 +136,51 @@ def test_a_store_that_hangs_does_not_hold_up_writers_for_long(
     assert unchanged is not None and unchanged.members == ()
 
 
-def test_a_table_with_rows_is_refused(
+def test_an_empty_table_is_known_to_be_empty_as_of_a_position(
     publication: str, orders: TableInfo, capture: Connection, app: Connection
 ) -> None:
     app.execute("INSERT INTO orders VALUES (1)")
-    with pytest.raises(SchemaError, match=r"app\.orders already holds rows; .* not supported yet"):
-        _add(capture, orders)
     app.execute("DELETE FROM orders")
-    _add(capture, orders)
+    before = wal_position(capture)
+    empty = _add(capture, orders)
+    assert empty is not None
+    assert before <= empty.position <= wal_position(capture)
+    assert empty.shape.relation.qualified == "app.orders"
+
+
+def test_a_table_with_rows_is_taken_beside_its_writers_and_needs_a_base(
+    publication: str, orders: TableInfo, capture: Connection, app: Connection, source: Database
+) -> None:
+    app.execute("INSERT INTO orders VALUES (1)")
+    with psycopg.connect(source.dsn) as writer:
+        writer.execute("INSERT INTO app.orders VALUES (2)")
+        assert _add(capture, orders, lock_timeout_ms=50) is None
+        writer.execute("INSERT INTO app.orders VALUES (3)")
+
+
+def test_f040_where_postgres_would_lose_changes_a_table_with_rows_is_locked(
+    publication: str,
+    orders: TableInfo,
+    capture: Connection,
+    app: Connection,
+    source: Database,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tailrace.postgres.add_table.FIXED_MINOR", {16: 99, 18: 99})
+    app.execute("INSERT INTO orders VALUES (1)")
+    with psycopg.connect(source.dsn) as writer:
+        writer.execute("INSERT INTO app.orders VALUES (2)")
+        with pytest.raises(SourceError, match="is being written"):
+            _add(capture, orders, lock_timeout_ms=50)
+    assert _add(capture, orders) is None
+
+
+@pytest.mark.parametrize(
+    ("version_num", "is_fixed"),
+    [(140017, False), (140018, True), (160008, False), (160009, True), (180000, True)],
+)
+def test_f040_versions_that_lose_changes_are_known(version_num: int, is_fixed: bool) -> None:
+    assert adds_beside_writers(version_num) is is_fixed
 
 
 def test_rows_in_a_partition_are_seen_and_rows_of_a_child_are_not(
@@ -152,11 +192,8 @@ def test_rows_in_a_partition_are_seen_and_rows_of_a_child_are_not(
     app.execute("CREATE TABLE parent (id int PRIMARY KEY)")
     app.execute("CREATE TABLE child () INHERITS (parent)")
     app.execute("INSERT INTO child VALUES (1)")
-    with pytest.raises(SchemaError, match=r"app\.root already holds rows"):
-        _add(capture, _only(capture, "app.root"))
-    _add(capture, _only(capture, "app.parent"))
-    published = fingerprint(capture, publication)
-    assert published is not None and [m.table for m in published.members] == ["app.parent"]
+    assert _add(capture, _only(capture, "app.root")) is None
+    assert _add(capture, _only(capture, "app.parent")) is not None
 
 
 def test_f025_a_writer_is_named_and_the_table_tried_again(

@@ -71,6 +71,7 @@ def test_f107_a_source_name_is_refused_or_names_a_slot(database: Database, name:
         "é",
         "x" * (SOURCE_NAME_CHARACTERS_MAX + 1),
         "a_buffers",
+        "a_inserts",
     ],
 )
 def test_f107_bad_source_names_are_refused(name: str) -> None:

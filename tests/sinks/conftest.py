@@ -5,19 +5,24 @@ over.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import pytest
 from pyspark.sql import SparkSession
 
+from tailrace.sinks.delta import DeltaOptions, Mode
 from tailrace.sinks.delta.spark import SESSION_SETTINGS, delta_is_available
 from tailrace.spark.session import spark_session
-from tests.sinks.harness import DeltaHarness, Harness, MemoryHarness
+from tests.sinks.harness import QUIET, DeltaHarness, Harness, MemoryHarness
 
 # 4.4.1 is out as well, but 4.4.0 is what these tests have been run with: the Maven repository in
 # reach had no later one for this Spark.
 DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
+
+HISTORY: Final = replace(QUIET, mode=Mode.HISTORY)
+SOFT_DELETE: Final = replace(QUIET, soft_delete=True)
 
 SPARK: Final = [pytest.mark.spark, pytest.mark.server]
 
@@ -44,10 +49,37 @@ def delta_session() -> SparkSession:
     return session
 
 
-@pytest.fixture(params=["memory", "deltalake", pytest.param("delta-spark", marks=SPARK)])
+FORMS: Final = ["memory", "deltalake", "deltalake history", "deltalake soft"]
+
+
+@pytest.fixture(params=[*FORMS, pytest.param("delta-spark", marks=SPARK)])
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
-    """Every sink that keeps rows."""
+    """Every sink that keeps rows, in every form; its rows are those that are there now."""
     yield from _harness(request, tmp_path)
+
+
+@pytest.fixture(params=FORMS)
+def form(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
+    """Every form, for what the embedded library does whichever engine writes the batches."""
+    yield from _harness(request, tmp_path)
+
+
+@pytest.fixture(params=["memory", "deltalake"])
+def replacing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
+    """Sinks that keep no older rows, so that a load may bring any shape."""
+    yield from _harness(request, tmp_path)
+
+
+@pytest.fixture(params=["deltalake", pytest.param("delta-spark", marks=SPARK)])
+def history(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
+    """A lake of versions, written by each engine."""
+    yield from _harness(request, tmp_path, HISTORY)
+
+
+@pytest.fixture(params=["deltalake", pytest.param("delta-spark", marks=SPARK)])
+def graveyard(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
+    """A lake that keeps what was deleted, written by each engine."""
+    yield from _harness(request, tmp_path, SOFT_DELETE)
 
 
 @pytest.fixture(params=["deltalake", pytest.param("delta-spark", marks=SPARK)])
@@ -56,12 +88,17 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
     yield from _harness(request, tmp_path)
 
 
-def _harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
-    name = str(request.param)
-    if name == "memory":
+def _harness(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    options: DeltaOptions = QUIET,
+) -> Iterator[Harness]:
+    engine, _, form = str(request.param).partition(" ")
+    if engine == "memory":
         yield MemoryHarness()
         return
-    session = request.getfixturevalue("delta_session") if name == "delta-spark" else None
-    lake = DeltaHarness(str(tmp_path / "lake"), session)
+    session = request.getfixturevalue("delta_session") if engine == "delta-spark" else None
+    options = {"history": HISTORY, "soft": SOFT_DELETE}.get(form, options)
+    lake = DeltaHarness(str(tmp_path / "lake"), session, options)
     yield lake
     lake.close()

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
+from datetime import timedelta
 from threading import Barrier
-from typing import Protocol
+from typing import Final, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tailrace.model import Relation
 from tailrace.sinks import Sink
-from tailrace.sinks.delta import DeltaSink, EmbeddedEngine, Engine, Mode, table_uri
-from tailrace.sinks.delta.engine import Commit
+from tailrace.sinks.delta import DeltaOptions, DeltaSink, EmbeddedEngine, Engine, table_uri
+from tailrace.sinks.delta.commit import Commit
 from tailrace.sinks.delta.merge import Merge
 from tailrace.sinks.delta.spark import SparkEngine
 from tailrace.sinks.delta.target import Target
 from tailrace.sinks.memory import MemorySink
+
+QUIET: Final = DeltaOptions(compact_after=0)
+"""Nothing happens to the tables but what the test does."""
 
 
 class Harness(Protocol):
@@ -27,7 +33,7 @@ class Harness(Protocol):
     def sink(self) -> Sink: ...
 
     def rows(self, relation: Relation) -> list[tuple[object, ...]]:
-        """The target's rows, with the relation's columns and `_text`, sorted."""
+        """The target's present rows, with the relation's columns and `_text`, sorted."""
         ...
 
     def drop(self, relation: Relation) -> None:
@@ -67,10 +73,15 @@ class MemoryHarness:
 class DeltaHarness:
     """A lake on local files."""
 
-    def __init__(self, path: str, session: SparkSession | None, mode: Mode = Mode.UPSERT) -> None:
+    def __init__(
+        self,
+        path: str,
+        session: SparkSession | None,
+        options: DeltaOptions = QUIET,
+    ) -> None:
         self.path = path
+        self.options = options
         self._session = session
-        self._mode = mode
         self._sinks: list[DeltaSink] = []
         self._sink = self.open()
 
@@ -82,14 +93,23 @@ class DeltaHarness:
         return EmbeddedEngine() if self._session is None else SparkEngine(self._session)
 
     def open(self, engine: Engine | None = None) -> DeltaSink:
-        self._sinks.append(DeltaSink(self.path, engine=engine or self.engine(), mode=self._mode))
+        self._sinks.append(
+            DeltaSink(
+                self.path,
+                engine=engine or self.engine(),
+                options=self.options,
+            )
+        )
         return self._sinks[-1]
 
     def table(self, relation: Relation) -> DeltaTable:
         return DeltaTable(table_uri(self.path, relation))
 
     def rows(self, relation: Relation) -> list[tuple[object, ...]]:
-        return sorted_rows(self.table(relation).to_pyarrow_table(), relation)
+        rows = self.table(relation).to_pyarrow_table()
+        for end in {"_valid_to", "_deleted_at"}.intersection(rows.column_names):
+            rows = rows.filter(pc.field(end).is_null())
+        return sorted_rows(rows, relation)
 
     def drop(self, relation: Relation) -> None:
         shutil.rmtree(table_uri(self.path, relation))
@@ -108,6 +128,7 @@ class _Waiting:
     def __init__(self, engine: Engine, barrier: Barrier) -> None:
         self._engine = engine
         self._barrier = barrier
+        self.is_local = engine.is_local
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
@@ -124,3 +145,9 @@ class _Waiting:
     def merge(self, target: Target, merge: Merge, commit: Commit) -> None:
         self._barrier.wait()
         self._engine.merge(target, merge, commit)
+
+    def compact(self, target: Target, cluster_by: Sequence[str]) -> None:
+        self._engine.compact(target, cluster_by)
+
+    def vacuum(self, target: Target, retention: timedelta) -> None:
+        self._engine.vacuum(target, retention)

@@ -1,22 +1,50 @@
-"""A program that writes one batch to a lake, for a test that kills it on the way."""
+"""A program that tells a lake a story of batches, a load and changes of shape, for a test that
+kills it on the way. Told again from its beginning, the story ends in the same rows.
+"""
 
 from __future__ import annotations
 
 import sys
 
-from tailrace.sinks.delta import DeltaSink, EmbeddedEngine
-from tests.sinks.source import Source, batch_of
+from tailrace.model import PgType
+from tailrace.sinks import Sink
+from tailrace.sinks.delta import DeltaOptions, DeltaSink, EmbeddedEngine, Mode
+from tests.sinks.source import Source, batch_of, load_of
 
-ROWS = 3
+SMALL_BATCHES = 16
+
+
+def tell(sink: Sink) -> Source:
+    """The whole story; the source is left as it ends."""
+    source = Source()
+    source.insert(id=1, doc="large", n=1)
+    source.insert(id=2, n=2)
+    sink.write(batch_of(1, source.take()))
+    source.update(1, id=3, unchanged=["doc"])
+    source.delete(2)
+    sink.write(batch_of(2, source.take()))
+    source.add_column("extra")
+    source.retype_column("n", PgType.INT8)
+    source.update(3, n=1 << 40, extra="e", unchanged=["doc"])
+    sink.write(batch_of(3, source.take()))
+    source.insert(id=4)
+    source.take()
+    sink.load(load_of(4, source), source.base())
+    for sequence in range(5, 5 + SMALL_BATCHES):
+        source.insert(id=100 + sequence, n=sequence)
+        sink.write(batch_of(sequence, source.take()))
+    source.truncate()
+    source.insert(id=5, doc="last")
+    sink.write(batch_of(5 + SMALL_BATCHES, source.take()))
+    return source
 
 
 def main() -> None:
-    """Write the same batch to the lake named on the command line."""
-    source = Source()
-    for row in range(ROWS):
-        source.insert(id=row)
-    sink = DeltaSink(sys.argv[1], engine=EmbeddedEngine())
-    sink.write(batch_of(1, source.take()))
+    """Tell it to the lake named on the command line, in the mode named there."""
+    lake, mode = sys.argv[1:]
+    options = DeltaOptions(mode=Mode(mode), compact_after=18)
+    sink = DeltaSink(lake, engine=EmbeddedEngine(), options=options)
+    tell(sink)
     sink.close()
 
 

@@ -13,13 +13,21 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from tailrace.decode import TableChanges, change_schema
-from tailrace.model import Column, Lsn, Offset, Op, PgType, Relation, ReplicaIdentity
-from tailrace.sinks import Batch
+from tailrace.model import Column, Lsn, Offset, Op, Origin, PgType, Relation, ReplicaIdentity
+from tailrace.sinks import Batch, Load
 
 NUMERIC_12_2 = ((12 << 16) | 2) + 4
 NAN = "NaN"
 
 Row = dict[str, object]
+
+COLUMNS: Mapping[str, int] = {
+    "id": PgType.INT8,
+    "part": PgType.TEXT,
+    "doc": PgType.TEXT,
+    "amount": PgType.NUMERIC,
+    "n": PgType.INT4,
+}
 
 
 def relation(
@@ -31,13 +39,7 @@ def relation(
     schema: str = "public",
 ) -> Relation:
     """A table; by default `id int8, part text, doc text, amount numeric(12,2), n int4`."""
-    types = columns or {
-        "id": PgType.INT8,
-        "part": PgType.TEXT,
-        "doc": PgType.TEXT,
-        "amount": PgType.NUMERIC,
-        "n": PgType.INT4,
-    }
+    types = columns or COLUMNS
     made = tuple(
         Column(
             column,
@@ -94,11 +96,45 @@ class Source:
         for row in self.rows.values():
             row[name] = None
 
+    def drop_column(self, name: str) -> None:
+        """ALTER TABLE DROP COLUMN."""
+        left = tuple(column for column in self.relation.columns if column.name != name)
+        self.relation = replace(self.relation, columns=left)
+        for row in self.rows.values():
+            del row[name]
+
+    def rename_column(self, name: str, to: str) -> None:
+        """ALTER TABLE RENAME COLUMN."""
+        columns = tuple(
+            replace(column, name=to) if column.name == name else column
+            for column in self.relation.columns
+        )
+        self.relation = replace(self.relation, columns=columns)
+        for key, row in self.rows.items():
+            self.rows[key] = {to if old == name else old: value for old, value in row.items()}
+
+    def retype_column(self, name: str, type_oid: int, typmod: int = -1) -> None:
+        """ALTER TABLE ALTER COLUMN TYPE, to one that has the same values."""
+        columns = tuple(
+            replace(column, type_oid=type_oid, typmod=typmod) if column.name == name else column
+            for column in self.relation.columns
+        )
+        self.relation = replace(self.relation, columns=columns)
+
     def take(self) -> TableChanges:
         """The changes since the last call."""
         changes = to_changes(self.relation, self.pending)
         self.pending = []
         return changes
+
+    def base(self, *, rows_per_part: int = 2) -> list[pa.Table]:
+        """All rows, as a base of the table gives them."""
+        rows = [
+            _change(Op.INSERT, row, lsn=self.lsn, ordinal=at, origin=Origin.SNAPSHOT)
+            for at, row in enumerate(self.rows.values())
+        ]
+        parts = [rows[at : at + rows_per_part] for at in range(0, len(rows), rows_per_part)]
+        return [to_changes(self.relation, part).rows for part in parts]
 
     def expected(self) -> list[tuple[object, ...]]:
         """The rows, each with its values and, last, the texts of those that are NULL for it."""
@@ -120,20 +156,31 @@ class Source:
         self, op: Op, row: Row, *, before: Row | None = None, unchanged: Sequence[str] = ()
     ) -> None:
         self.lsn += 8
-        self.pending.append(
-            {
-                **_typed(row),
-                "_op": op.value,
-                "_commit_lsn": self.lsn,
-                "_ordinal": 0,
-                "_commit_ts": 0,
-                "_xid": 1,
-                "_origin": "wal",
-                "_unchanged": list(unchanged) or None,
-                "_before": None if before is None else _typed(before),
-                "_text": _texts(row),
-            }
-        )
+        self.pending.append(_change(op, row, lsn=self.lsn, before=before, unchanged=unchanged))
+
+
+def _change(
+    op: Op,
+    row: Row,
+    *,
+    lsn: int,
+    ordinal: int = 0,
+    before: Row | None = None,
+    unchanged: Sequence[str] = (),
+    origin: Origin = Origin.WAL,
+) -> Row:
+    return {
+        **_typed(row),
+        "_op": op.value,
+        "_commit_lsn": lsn,
+        "_ordinal": ordinal,
+        "_commit_ts": lsn * 1_000_000,
+        "_xid": 1,
+        "_origin": origin.value,
+        "_unchanged": list(unchanged) or None,
+        "_before": None if before is None else _typed(before),
+        "_text": _texts(row),
+    }
 
 
 def to_changes(relation: Relation, rows: Sequence[Row]) -> TableChanges:
@@ -147,6 +194,11 @@ def batch_of(
     """A batch; its range follows from its sequence."""
     after, upto = (Offset.whole(Lsn(0x1000 * at)) for at in (sequence, sequence + 1))
     return Batch(stream, sequence, after, upto, tables, frozenset(known))
+
+
+def load_of(sequence: int, source: Source, *, stream: str = "lake") -> Load:
+    """A load of the table as it is now."""
+    return Load(stream, sequence, source.relation, Lsn(source.lsn), source.lsn * 1_000_000)
 
 
 def _typed(row: Row) -> Row:

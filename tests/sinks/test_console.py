@@ -6,7 +6,7 @@ import io
 
 from tailrace.model import ReplicaIdentity
 from tailrace.sinks.console import ConsoleSink
-from tests.sinks.source import NAN, Source, batch_of, relation
+from tests.sinks.source import NAN, Source, batch_of, load_of, relation
 
 
 def lines(*sources: Source) -> list[str]:
@@ -55,3 +55,16 @@ def test_long_values_are_cut() -> None:
     source.insert(id=1, doc="x" * 1000)
     (line,) = lines(source)
     assert "x" * 50 in line and len(line) < 200 and "…" in line
+
+
+def test_load_is_announced_and_its_rows_follow() -> None:
+    source = Source()
+    source.insert(id=1, n=1)
+    source.insert(id=2, n=2)
+    out = io.StringIO()
+    ConsoleSink(out).load(load_of(1, source), source.base(rows_per_part=1))
+    assert out.getvalue().splitlines() == [
+        "0/1010 load public.orders",
+        "0/1010:0 insert public.orders id=1 part=null doc=null amount=null n=1",
+        "0/1010:1 insert public.orders id=2 part=null doc=null amount=null n=2",
+    ]

@@ -6,12 +6,11 @@ import errno
 import json
 import os
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -25,21 +24,20 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from tailrace.errors import SchemaError, SinkError
-from tailrace.model import Op, PgType
+from tailrace.model import Op, PgType, ReplicaIdentity
 from tailrace.sinks.delta import EmbeddedEngine, Mode, table_uri
-from tailrace.sinks.delta.engine import Commit
+from tailrace.sinks.delta.commit import Commit
 from tailrace.sinks.delta.spark import SparkEngine
 from tailrace.sinks.delta.target import Target
-from tests.sinks import killed_writer
 from tests.sinks.conftest import SPARK
-from tests.sinks.harness import DeltaHarness
-from tests.sinks.source import Source, batch_of, relation
+from tests.sinks.harness import QUIET, DeltaHarness, sorted_rows
+from tests.sinks.source import Source, batch_of, load_of, relation
 from tests.sinks.test_fold import ACTIONS, act
 
 
 @pytest.fixture
 def changelog(tmp_path: Path) -> Iterator[DeltaHarness]:
-    made = DeltaHarness(str(tmp_path / "changelog"), None, Mode.APPEND)
+    made = DeltaHarness(str(tmp_path / "changelog"), None, replace(QUIET, mode=Mode.APPEND))
     yield made
     made.close()
 
@@ -118,21 +116,6 @@ def test_f082_commit_on_a_version_that_was_overtaken_is_refused(
             write(zombie, rows, Commit.of(batch_of(sequence)))
     assert lake.rows(source.relation) == source.expected()
     lake.close()
-
-
-@pytest.mark.parametrize("at", ["delta.before_commit", "delta.after_commit"])
-def test_f081_writer_killed_around_its_commit_applies_the_batch_once(
-    tmp_path: Path, at: str
-) -> None:
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", killed_writer.__name__, str(tmp_path)]
-    killed = subprocess.run(command, cwd=root, env={**os.environ, "TAILRACE_FAILPOINT": at})
-    assert killed.returncode == 137
-    for _ in range(2):
-        assert subprocess.run(command, cwd=root).returncode == 0
-    table = DeltaTable(table_uri(str(tmp_path), relation()))
-    assert table.to_pyarrow_table().num_rows == killed_writer.ROWS
-    assert table.version() == 1
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -301,9 +284,65 @@ def test_append_mode_adds_new_columns_to_the_old_row_as_well(changelog: DeltaHar
     assert found[1]["_before"]["id"] == 1 and found[1]["_before"]["extra col"] is None
 
 
-@pytest.mark.parametrize("modes", [(Mode.UPSERT, Mode.APPEND), (Mode.APPEND, Mode.UPSERT)])
+def test_append_mode_follows_the_shape_and_so_do_old_rows(changelog: DeltaHarness) -> None:
+    source = Source(relation(identity=ReplicaIdentity.FULL))
+    source.insert(id=1, part="p", n=1)
+    changelog.sink.write(batch_of(1, source.take()))
+    source.drop_column("part")
+    source.update(1, n=2)
+    changelog.sink.write(batch_of(2, source.take()))
+    source.retype_column("n", PgType.INT8)
+    source.add_column("extra")
+    source.update(1, n=1 << 40, extra="e")
+    changelog.sink.write(batch_of(3, source.take()))
+    found = changelog.table(source.relation).to_pyarrow_table().sort_by("_commit_lsn").to_pylist()
+    assert [(row["part"], row["n"], row["extra"]) for row in found] == [
+        ("p", 1, None),
+        (None, 2, None),
+        (None, 1 << 40, "e"),
+    ]
+    assert [row["_before"] and row["_before"]["n"] for row in found] == [None, 1, 2]
+    source.rename_column("doc", "body")
+    source.update(1, body="text")
+    with pytest.raises(SchemaError, match="rename"):
+        changelog.sink.write(batch_of(4, source.take()))
+    changelog.sink.load(load_of(5, source), source.base())
+    source.update(1, body="more")
+    changelog.sink.write(batch_of(6, source.take()))
+    last = (
+        changelog.table(source.relation).to_pyarrow_table().sort_by("_commit_lsn").to_pylist()[-1]
+    )
+    assert (last["body"], last["doc"], last["_before"]["body"]) == ("more", None, "text")
+
+
+def test_append_mode_loads_behind_a_truncate(changelog: DeltaHarness) -> None:
+    source = Source()
+    source.insert(id=1, n=1)
+    source.insert(id=2, n=2)
+    source.take()
+    changelog.sink.load(load_of(1, source), source.base())
+    source.delete(2)
+    source.add_column("extra")
+    source.insert(id=3, extra="x")
+    source.take()
+    for _ in range(2):
+        changelog.sink.load(load_of(2, source), source.base())
+    found = changelog.table(source.relation).to_pyarrow_table()
+    found = found.sort_by([("_commit_lsn", "ascending"), ("_ordinal", "ascending")])
+    assert [(row["_op"], row["id"], row["extra"]) for row in found.to_pylist()] == [
+        (Op.INSERT, 1, None),
+        (Op.INSERT, 2, None),
+        (Op.TRUNCATE, None, None),
+        (Op.INSERT, 1, None),
+        (Op.INSERT, 3, "x"),
+    ]
+    assert set(found.column("_origin").to_pylist()) == {"snapshot"}
+    assert len(set(found.column("_commit_ts").to_pylist())) == 2
+
+
+@pytest.mark.parametrize("modes", list(permutations(Mode, 2)))
 def test_table_of_the_other_mode_is_refused(tmp_path: Path, modes: tuple[Mode, Mode]) -> None:
-    first, second = (DeltaHarness(str(tmp_path), None, mode) for mode in modes)
+    first, second = (DeltaHarness(str(tmp_path), None, replace(QUIET, mode=mode)) for mode in modes)
     first.sink.prepare(relation())
     with pytest.raises(SchemaError, match="another mode"):
         second.sink.prepare(relation())
@@ -371,4 +410,32 @@ def test_spark_reads_the_lake_like_any_other_reader(
     source = filled(lake)
     frame = delta_session.read.format("delta").load(table_uri(lake.path, source.relation))
     assert sorted(row.id for row in frame.collect()) == [1, 2]
+    lake.close()
+
+
+@pytest.mark.spark
+@pytest.mark.server
+def test_deletion_vectors_mark_rows_instead_of_writing_their_files_anew(
+    tmp_path: Path, delta_session: SparkSession
+) -> None:
+    lake = DeltaHarness(str(tmp_path), delta_session, replace(QUIET, deletion_vectors=True))
+    source = Source()
+    for row in range(100):
+        source.insert(id=row, doc="large", n=row)
+    lake.sink.write(batch_of(1, source.take()))
+    source.update(1, n=10, unchanged=["doc"])
+    source.delete(50)
+    lake.sink.write(batch_of(2, source.take()))
+    adds = [action["add"] for action in commits(lake, source)[-1] if "add" in action]
+    assert any(isinstance(add, dict) and add.get("deletionVector") for add in adds)
+    source.update(1, id=200, unchanged=["doc"])
+    lake.sink.write(batch_of(3, source.take()))
+    scan = lake.table(source.relation).scan()
+    rows = pa.table(pa.RecordBatchReader.from_stream(scan).read_all())
+    assert sorted_rows(rows, source.relation) == source.expected()
+    lake.sink.load(load_of(4, source), source.base())
+    source.delete(2)
+    lake.sink.write(batch_of(5, source.take()))
+    frame = delta_session.read.format("delta").load(table_uri(lake.path, source.relation))
+    assert {row.id for row in frame.collect()} == {key[0] for key in source.rows}
     lake.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -36,9 +37,14 @@ def test_types_open_their_sinks(tmp_path: Path) -> None:
         ({"type": "delta", "path": "/x", "engine": "rust"}, "unknown delta engine"),
         ({"type": "delta", "path": "/x", "engine": "delta-spark"}, "not set up"),
         ({"type": "delta", "path": "/x", "pathh": "/y"}, "no option pathh"),
+        ({"type": "delta", "path": "/x", "deletion_vectors": True}, "only Delta on Spark"),
+        ({"type": "delta", "path": "/x", "soft_delete": "yes"}, "soft_delete of a delta sink"),
+        ({"type": "delta", "path": "/x", "partition_by": ["a"]}, "a list of columns for each"),
+        ({"type": "delta", "path": "/x", "mode": "history", "soft_delete": True}, "soft_delete"),
+        ({"type": "delta", "path": "/x", "vacuum_after": timedelta(hours=1)}, "at least 1d"),
     ],
 )
-def test_wrong_options_are_refused_with_a_hint(options: dict[str, str], message: str) -> None:
+def test_wrong_options_are_refused_with_a_hint(options: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         open_sink(options)
     assert caught.value.hint

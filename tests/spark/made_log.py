@@ -11,18 +11,24 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import TypeAlias
 
-from tailrace.log import Header
+from tailrace.log import Base, BaseOrigin, Header
+from tailrace.log.base_part import BaseIdentity
+from tailrace.log.bases import put_base, put_base_part
 from tailrace.log.merge import MergePolicy, Merger
-from tailrace.model import Column, Offset, PgType, Relation, ReplicaIdentity
+from tailrace.model import Column, Lsn, Offset, PgType, Relation, ReplicaIdentity
 from tailrace.postgres.frames import Frames
+from tailrace.postgres.pgoutput import relation_frame
 from tailrace.storage import Store
 from tests.decode import wire
+from tests.decode.copy_text import copy_lines
 from tests.log import making
 
 Row: TypeAlias = tuple[object, ...]
 
 LATER_S = 4_000_000_000.0
 """A time by which everything in a log is old."""
+
+TAKEN_TS_US = 1_800_000_000_000_000
 
 NUMERIC_12_2 = ((12 << 16) | 2) + 4
 
@@ -107,12 +113,18 @@ def _cells(row: Sequence[object]) -> list[wire.Cell]:
 
 
 class MadeLog:
-    """A log in a store, written to one transaction at a time."""
+    """A log in a store, written to one transaction at a time.
 
-    def __init__(self, store: Store) -> None:
+    A table has an empty base at the beginning of the log as soon as it is written to, unless
+    `has_bases` is false.
+    """
+
+    def __init__(self, store: Store, *, has_bases: bool = True) -> None:
         self.store = store
         self.writer = making.begin_writer(store)
         self.wal = making.Wal()
+        self._has_bases = has_bases
+        self._based: set[int] = set()
 
     @property
     def begin(self) -> Offset:
@@ -135,9 +147,53 @@ class MadeLog:
 
     def transaction(self, table: Table, *frames: bytes, ts_us: int | None = None) -> Frames:
         """A transaction that is still to be appended."""
+        if self._has_bases and table.relation.oid not in self._based:
+            self.put_base(table.relation, [], position=self.begin.commit_lsn)
         head = [] if table.is_announced else [wire.relation(table.relation)]
         table.is_announced = True
         return self.wal.transaction(*head, *frames, ts_us=ts_us)
+
+    def put_base(
+        self,
+        relation: Relation,
+        rows: Sequence[Row],
+        *,
+        position: Lsn | None = None,
+        part_rows: int = 4,
+        folded_from: Lsn | None = None,
+    ) -> Base:
+        """The table as of `position`, or as of now: these rows, in parts of `part_rows`."""
+        at = Lsn(self.wal.end if position is None else position)
+        self._based.add(relation.oid)
+        identity = BaseIdentity(making.SOURCE, relation.oid, at, "made")
+        parts = tuple(
+            put_base_part(
+                self.store,
+                identity,
+                copy_lines([_cells(row) for row in rows[first : first + part_rows]]),
+                stretch=number,
+                number=0,
+            )
+            for number, first in enumerate(range(0, len(rows), part_rows))
+        )
+        base = Base(
+            source=making.SOURCE,
+            relation=relation,
+            frame=relation_frame(relation),
+            position=at,
+            taken_ts_us=TAKEN_TS_US,
+            origin=BaseOrigin.SNAPSHOT if rows else BaseOrigin.EMPTY,
+            parts=parts,
+            folded_from=folded_from,
+        )
+        put_base(self.store, base)
+        return base
+
+    def base_of(
+        self, table: Table, *, position: Lsn | None = None, folded_from: Lsn | None = None
+    ) -> Base:
+        """A base of the table with the rows of now."""
+        return self.put_base(table.relation, table.rows, position=position, folded_from=folded_from)
 
     def insert(self, table: Table, first: int, count: int = 1, *, size: int = 4) -> Offset:
         """Rows with keys from `first` on, as one transaction."""

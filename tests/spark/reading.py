@@ -76,13 +76,13 @@ class Reads:
         return (writer.trigger(availableNow=True) if available_now else writer).start()
 
     def batches(self, *, checkpoint: str = "checkpoint", **options: object) -> list[Rows]:
-        """Run a stream to the end of the log; the rows of each micro-batch."""
+        """Run a stream to the end of the log; the rows of each micro-batch that has any."""
         found: list[Rows] = []
         query = self.start(
             self.stream(**options), lambda rows: found.append(in_order(rows)), checkpoint=checkpoint
         )
         query.awaitTermination()
-        return found
+        return [rows for rows in found if rows]
 
     def _told(self, options: dict[str, object]) -> dict[str, str]:
         self.spark.dataSource.register(TailraceDataSource)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tailrace.errors import (
@@ -14,7 +16,8 @@ from tailrace.errors import (
 )
 from tailrace.model import Lsn, Offset
 from tailrace.spark.options import ERROR_PREFIX, ReadOptions, one_line_errors
-from tailrace.storage import ObjectMissing
+from tailrace.spark.place import BEFORE_BASE, Place
+from tailrace.storage import MemoryStore, ObjectMissing
 from tests.spark.made_log import MadeLog, Table
 
 BASICS = {"log": "file:/nowhere", "table": "public.orders"}
@@ -59,7 +62,8 @@ def test_keys_may_be_in_any_case() -> None:
 def test_positions_are_read_as_people_and_as_spark_write_them(log: MadeLog, text: str) -> None:
     options = _options(log, startingOffset=text, endingOffset=text)
     expected = Offset(Lsn(0x1200), 3)
-    assert options.start(options.reader()) == options.end(options.reader()) == expected
+    assert options.start(options.reader()) == Place(expected)
+    assert options.end(options.reader()) == expected
 
 
 @pytest.mark.parametrize("text", ["tomorrow", "{}", '{"v":2,"lsn":1,"ord":1}', "0/1:x", ""])
@@ -69,12 +73,32 @@ def test_what_is_no_position_is_refused(log: MadeLog, text: str) -> None:
         options.start(options.reader())
 
 
-def test_range_is_the_whole_log_unless_told_otherwise(log: MadeLog) -> None:
+def test_read_is_of_the_base_and_all_that_follows_unless_told_otherwise(log: MadeLog) -> None:
     log.insert(Table(), 1)
     options = _options(log)
     reader = options.reader()
-    assert (options.start(reader), options.end(reader)) == (log.begin, log.end)
+    assert (options.start(reader), options.end(reader)) == (BEFORE_BASE, log.end)
     assert not options.is_bounded
+    bounded = _options(log, endingTimestamp="2100-01-01")
+    assert bounded.start(reader) == Place(log.begin), "who names an end names a range of changes"
+
+
+def test_table_without_a_base_is_read_from_the_beginning() -> None:
+    log = MadeLog(MemoryStore(), has_bases=False)
+    log.insert(Table(), 1)
+    options = _options(log)
+    assert options.start(options.reader()) == Place(log.begin)
+    with pytest.raises(ConfigError, match=r"public\.orders has no base"):
+        _options(log, startingOffset="base").start(options.reader())
+
+
+@pytest.mark.parametrize(
+    "place", [BEFORE_BASE, Place(Offset(Lsn(7), 3), in_base=True), Place(Offset.whole(9))]
+)
+def test_place_has_one_form_as_text(place: Place) -> None:
+    text = json.dumps(place.to_dict())
+    assert Place.from_dict(json.loads(text)) == place
+    assert list(place.to_dict())[:3] == ["v", "lsn", "ord"]
 
 
 def test_times_choose_whole_transactions(log: MadeLog) -> None:
@@ -84,7 +108,7 @@ def test_times_choose_whole_transactions(log: MadeLog) -> None:
     times = [f"2000-01-01 00:00:0{n}+00" for n in range(3)]
     options = _options(log, startingTimestamp=times[1], endingTimestamp=times[1])
     reader = options.reader()
-    assert ends[0] <= options.start(reader) < ends[1]
+    assert ends[0] <= options.start(reader).offset < ends[1]
     assert options.end(reader) == ends[1]
 
 

@@ -39,9 +39,7 @@ def _ends(log: MadeLog, time: _Time | None = None, counts: Counter[str] | None =
     counted: Counter[str] = Counter() if counts is None else counts
     store = WatchedStore(log.store, before=lambda what, key: counted.update([what]))
     time = time or _Time()
-    return BatchEnds(
-        Reader(store), limits=PLENTY, wanted=anything, clock=time.clock, sleep=time.sleep
-    )
+    return BatchEnds(Reader(store), limits=PLENTY, clock=time.clock, sleep=time.sleep)
 
 
 def _piece(number: int, size: int) -> Piece:
@@ -53,11 +51,11 @@ def test_idle_query_asks_the_store_little() -> None:
     end = log.insert(Table(), 1)
     time, counts = _Time(), Counter[str]()
     ends = _ends(log, time, counts)
-    assert ends.next(end, ALL) == end
+    assert ends.next(end, ALL, wanted=anything) == end
     counts.clear()
     began_s = time.now_s
     for _ in range(1000):
-        assert ends.next(end, ALL) == end
+        assert ends.next(end, ALL, wanted=anything) == end
     elapsed_s = time.now_s - began_s
     assert elapsed_s >= 999 * POLL_S, "Spark is kept waiting"
     assert counts["get"] < 11 * elapsed_s
@@ -69,21 +67,21 @@ def test_what_came_a_moment_ago_is_seen() -> None:
     end = log.insert(table, 1)
     ends = _ends(log)
     for key in range(2, 5):
-        assert ends.next(end, ALL) == end
+        assert ends.next(end, ALL, wanted=anything) == end
         after, end = end, log.insert(table, key)
-        assert ends.next(after, ALL) == end
+        assert ends.next(after, ALL, wanted=anything) == end
 
 
 def test_what_was_merged_before_it_was_seen_is_found() -> None:
     log, table, time = MadeLog(MemoryStore()), Table(), _Time()
     end = log.insert(table, 1)
     ends = _ends(log, time)
-    assert ends.next(end, ALL) == end
+    assert ends.next(end, ALL, wanted=anything) == end
     log.insert(table, 2)
     merge_all(log)
-    assert ends.next(end, ALL) == end, "the one name that is looked for is gone"
+    assert ends.next(end, ALL, wanted=anything) == end, "the one name that is looked for is gone"
     time.sleep(LOOK_S)
-    assert ends.next(end, ALL) == log.end
+    assert ends.next(end, ALL, wanted=anything) == log.end
 
 
 def test_available_now_ends_at_the_tip_of_its_start() -> None:
@@ -92,17 +90,17 @@ def test_available_now_ends_at_the_tip_of_its_start() -> None:
     ends = _ends(log)
     ends.stop_at_tip()
     log.insert(table, 2)
-    assert ends.next(log.begin, ALL) == end
-    assert ends.next(end, ALL) == end
-    assert ends.next(log.end, ALL) == log.end, "never back"
+    assert ends.next(log.begin, ALL, wanted=anything) == end
+    assert ends.next(end, ALL, wanted=anything) == end
+    assert ends.next(log.end, ALL, wanted=anything) == log.end, "never back"
 
 
 def test_spark_may_lower_a_limit() -> None:
     log, table = MadeLog(MemoryStore()), Table()
     end = log.insert(table, 1, 10, size=100)
     ends = _ends(log)
-    assert ends.next(log.begin, ReadMaxRows(3)) == Offset(end.commit_lsn, 2)
-    assert ends.next(log.begin, ReadMaxBytes(300)) == Offset(end.commit_lsn, 1)
+    assert ends.next(log.begin, ReadMaxRows(3), wanted=anything) == Offset(end.commit_lsn, 2)
+    assert ends.next(log.begin, ReadMaxBytes(300), wanted=anything) == Offset(end.commit_lsn, 1)
 
 
 def test_process_that_only_plans_does_not_load_what_decodes() -> None:

@@ -135,8 +135,8 @@ def test_newest_shape_is_found_at_the_end_of_the_range() -> None:
     assert _newest(log).column_names[-1] == "added"
     assert _newest(log, endingOffset=str(second)).column_names[-1] == "added"
     assert _newest(log, endingOffset=str(first)).column_names[-1] == "amount"
-    with pytest.raises(ConfigError, match=r"no change of public\.orders up to 0/1000"):
-        _newest(log, endingOffset=str(log.begin))
+    with pytest.raises(ConfigError, match=r"a change of public\.orders up to 0/FFF"):
+        _newest(log, endingOffset="0/FFF")
 
 
 def test_columns_that_cannot_be_told_apart_are_refused() -> None:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from tailrace.log.retention import RetentionPolicy, retain
 from tailrace.model import Offset
 from tailrace.spark.options import ReadOptions
-from tailrace.spark.source import TableReader
+from tailrace.spark.table import TableReader
 from tests.decode import wire
 from tests.spark.made_log import ITEMS, LATER_S, ORDERS, MadeLog, Table, merge_all
 from tests.spark.reading import Reads, Rows, decoded, in_order, told
@@ -146,7 +146,8 @@ def test_idle_stream_makes_no_batches(reads: Reads, log: MadeLog) -> None:
     table = Table()
     log.insert(table, 1)
     found: list[pa.Table] = []
-    query = reads.start(reads.stream(), found.append, available_now=False)
+    stream = reads.stream(startingOffset="earliest")
+    query = reads.start(stream, found.append, available_now=False)
     try:
         query.processAllAvailable()
         assert len(found) == 1
@@ -221,24 +222,27 @@ def test_f093_dropped_changes_are_out_of_range_and_never_skipped(
 ) -> None:
     table = Table()
     log.insert(table, 1)
-    assert _ids(_flat(reads.batches())) == [1]
+    assert _ids(_flat(reads.batches(startingOffset="earliest"))) == [1]
     for key in (2, 3, 4):
         log.insert(table, key)
-    retain(log.store, RetentionPolicy(bytes_max=1), now_s=LATER_S)
+    retain(log.store, RetentionPolicy(hard_bytes_max=1), now_s=LATER_S)
     with pytest.raises(PySparkException) as caught:
-        reads.batches()
+        reads.batches(startingOffset="earliest")
     assert told(caught.value).startswith("the log starts at ")
     with pytest.raises(PySparkException) as caught:
         reads.rows(startingOffset=log.begin)
     assert "retention has dropped these changes" in told(caught.value)
-    assert _ids(reads.rows()) == [4], "earliest is what is left"
+    assert _ids(reads.rows(startingOffset="earliest")) == [4], "earliest is what is left"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"tabel": "x"}, "the tailrace format has no option tabel"),
-        ({"table": "public.nothing"}, "the log holds no change of public.nothing (tables: public."),
+        (
+            {"table": "public.nothing"},
+            "the log holds neither a base nor a change of public.nothing (tables: public.",
+        ),
         ({"columns": "id,nothing"}, "public.orders has no column nothing (columns: id, note, amou"),
         ({"log": "file:/nowhere/at/all"}, "there is no log at file:///nowhere/at/all"),
         ({"log": "/nowhere"}, "the store's URL has no scheme"),
@@ -266,7 +270,10 @@ def test_stream_has_no_end(reads: Reads, log: MadeLog) -> None:
 def test_table_without_changes_is_named_as_such(reads: Reads, log: MadeLog) -> None:
     with pytest.raises(PySparkException) as caught:
         reads.batch()
-    assert told(caught.value) == "the log holds no change of public.orders (tables: none yet)"
+    assert (
+        told(caught.value)
+        == "the log holds neither a base nor a change of public.orders (tables: none yet)"
+    )
 
 
 def test_lost_segment_ends_the_read(reads: Reads, log: MadeLog) -> None:
@@ -277,3 +284,85 @@ def test_lost_segment_ends_the_read(reads: Reads, log: MadeLog) -> None:
     with pytest.raises(PySparkException) as caught:
         reads.rows()
     assert "is missing, and the log goes on after it" in told(caught.value)
+
+
+def _filled(log: MadeLog) -> Table:
+    """A table that had ten rows before the log knew of it, and a base of them."""
+    table = Table()
+    table.by_key = {key: (key, f"old {key}", None) for key in range(10)}
+    log.insert(table, 20)
+    log.base_of(table)
+    log.commit(table, table.delete(3), table.update(4, 4, "new", None))
+    return table
+
+
+def test_f017_read_begins_with_the_base_and_goes_on_with_the_changes(
+    reads: Reads, log: MadeLog
+) -> None:
+    table = _filled(log)
+    rows = reads.rows()
+    assert [row["_op"] for row in rows] == ["insert"] * 11 + ["delete", "update"]
+    assert [row["_origin"] for row in rows] == ["snapshot"] * 11 + ["wal"] * 2
+    assert reads.rows(startingOffset="base") == rows
+    assert _flat(reads.batches()) == rows
+    log.insert(table, 30)
+    more = _flat(reads.batches())
+    assert _ids(more) == [30], "a checkpoint goes on after the base"
+    assert _ids(reads.rows(startingOffset="earliest")) == [20, 3, 4, 30]
+
+
+def test_base_is_cut_by_the_limits_and_each_row_comes_once(reads: Reads, log: MadeLog) -> None:
+    _filled(log)
+    batches = reads.batches(maxChangesPerTrigger=3)
+    assert [len(rows) for rows in batches] == [3, 3, 3, 2, 2]
+    assert _flat(batches) == reads.rows()
+    sizes = [len(rows) for rows in reads.batches(maxBytesPerTrigger=20, checkpoint="other")]
+    assert sum(sizes) == 13 and len(sizes) > 4
+
+
+def test_stream_goes_on_in_the_base_that_it_began_with(reads: Reads, log: MadeLog) -> None:
+    table = _filled(log)
+    seen: list[Rows] = []
+
+    def take(rows: pa.Table) -> None:
+        seen.append(in_order(rows))
+        if len(seen) == 2:
+            log.base_of(table)
+            raise RuntimeError("dies in its second batch")
+
+    with pytest.raises(PySparkException):
+        reads.start(reads.stream(maxChangesPerTrigger=3), take).awaitTermination()
+    rest = _flat(reads.batches(maxChangesPerTrigger=3))
+    assert [row["_ordinal"] for row in seen[0] + rest if row["_origin"] == "snapshot"] == list(
+        range(11)
+    )
+    assert [row["_op"] for row in rest[-2:]] == ["delete", "update"]
+
+
+def test_read_of_a_past_begins_with_a_base_of_that_time(reads: Reads, log: MadeLog) -> None:
+    table = _filled(log)
+    end = log.end
+    log.insert(table, 30)
+    log.base_of(table)
+    rows = reads.rows(startingOffset="base", endingOffset=end)
+    assert [row["_op"] for row in rows] == ["insert"] * 11 + ["delete", "update"]
+    with pytest.raises(PySparkException) as caught:
+        reads.rows(startingOffset="base", endingOffset=Offset.whole(1))
+    assert "public.orders" in told(caught.value)
+
+
+def test_base_that_has_no_changes_yet_is_read(reads: Reads, log: MadeLog) -> None:
+    table = Table(ITEMS)
+    table.by_key = {1: (1, "a"), 2: (2, None)}
+    log.base_of(table)
+    assert _ids(reads.rows(table="public.items")) == [1, 2]
+    assert _ids(_flat(reads.batches(table="public.items"))) == [1, 2]
+
+
+def test_f058_older_base_is_read_under_the_newest_shape(reads: Reads, log: MadeLog) -> None:
+    table = _filled(log)
+    table.add_column("added")
+    log.commit(table, table.update(5, 5, "wide", None, "new"))
+    rows = reads.rows()
+    assert [row["added"] for row in rows] == [None] * 13 + ["new"]
+    assert "added:string" in dict(reads.batch().dtypes)["_before"]

@@ -43,14 +43,14 @@ class Log:
     def report(self, position: Lsn | None) -> StreamReport:
         if position is not None:
             put_reader_position(self.store, "lake", position)
-        report = gather(None, NAMES, Reader(self.store), ["lake"], now_s=NOW_S)
+        report = gather(None, NAMES, Reader(self.store), {"lake": ["public.*"]}, now_s=NOW_S)
         (stream,) = report.streams
         return stream
 
 
 def test_a_log_that_has_not_begun() -> None:
     store = MemoryStore()
-    report = gather(None, NAMES, Reader(store), ["lake"], now_s=NOW_S)
+    report = gather(None, NAMES, Reader(store), {"lake": ["public.*"]}, now_s=NOW_S)
     assert report.log == LogReport(store.url)
     assert report.streams == (StreamReport("lake"),)
     assert report.source.state is State.UNKNOWN
@@ -95,10 +95,10 @@ def test_a_reader_that_is_kept_sees_what_is_new() -> None:
     log = Log()
     reader = Reader(log.store)
     put_reader_position(log.store, "lake", START)
-    first = gather(None, NAMES, reader, ["lake"], now_s=NOW_S)
+    first = gather(None, NAMES, reader, {"lake": ["public.*"]}, now_s=NOW_S)
     end = log.append(400.0)
     log.merge()
-    second = gather(None, NAMES, reader, ["lake"], now_s=NOW_S)
+    second = gather(None, NAMES, reader, {"lake": ["public.*"]}, now_s=NOW_S)
     assert (first.log.segment_end, second.log.segment_end) == (log.ends[-1], end)
     assert second.streams[0].lag_s == 900
 

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
-from itertools import pairwise
+import threading
+from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
 
 from tailrace.log import Reader
+from tailrace.log.bases import newest_bases
 from tailrace.model import Offset
-from tailrace.sinks import Batch, Sink
+from tailrace.sinks import Batch, Load, Sink
 from tailrace.sinks.memory import MemorySink
 from tailrace.spark.options import NO_LIMIT
-from tailrace.spark.packed import PackedOptions, PackedStreamReader
+from tailrace.spark.packed import PackedStreamReader
+from tailrace.spark.selection import EVERYTHING, Selection
 from tailrace.storage import Store
 from tailrace.streams.delivery import Delivery
+from tailrace.streams.preparing import load_due
+from tailrace.streams.query import read_options
 from tailrace.streams.record import StreamRecord
 from tailrace.streams.resume import resume
+from tailrace.streams.stream import Stream
 
 STREAM = "lake"
 ALL_TABLES = ("public.*",)
 
 
 class Run:
-    """One run, from where the stream's record says to the end of the log, a batch at a time."""
+    """One run, from where the stream's record says to the end of the log, a batch at a time; what
+    is due is loaded first.
+    """
 
     def __init__(
         self,
@@ -34,16 +41,48 @@ class Run:
         stream: str = STREAM,
         patterns: Sequence[str] = ALL_TABLES,
         changes_max: int = NO_LIMIT,
+        selection: Selection = EVERYTHING,
         log: Store | None = None,
     ) -> None:
         told, writer = tuple(patterns), secrets.token_hex(8)
-        record = StreamRecord(store, stream)
-        at = resume(record, Reader(store), patterns=told, writer=writer)
-        self.delivery = Delivery(stream, sink, record, at, patterns=told, writer=writer)
-        first_end = at.unfinished.upto if at.unfinished else None
-        self._source = PackedStreamReader(
-            PackedOptions((log or store).url, told, at.start, first_end, changes_max, NO_LIMIT)
+        self._again: Callable[[], Run] = lambda: Run(
+            store,
+            sink,
+            stream=stream,
+            patterns=patterns,
+            changes_max=changes_max,
+            selection=selection,
+            log=log,
         )
+        record = StreamRecord(store, stream)
+        at = resume(record, Reader(store), patterns=told, writer=writer, selection=str(selection))
+        self.delivery = Delivery(
+            stream,
+            sink,
+            record,
+            at,
+            writer=writer,
+            selection=selection,
+            bases=lambda: newest_bases(store),
+        )
+        load_due(
+            self.delivery,
+            store,
+            told,
+            selection,
+            unfinished=at.unfinished,
+            stop=threading.Event(),
+        )
+        self._is_open = at.first_end is not None
+        read = Stream(
+            stream,
+            told,
+            lambda: sink,
+            changes_max=changes_max,
+            bytes_max=NO_LIMIT,
+            selection=selection,
+        )
+        self._source = PackedStreamReader(read_options(read, (log or store).url, self.delivery, at))
         self._position = self._source.initialOffset()
 
     def step(self) -> bool:
@@ -58,31 +97,46 @@ class Run:
         return True
 
     def to_end(self) -> Offset:
-        """Deliver everything; returns how far that is."""
+        """Deliver everything; returns how far that is. A run that began with an unfinished batch
+        has not looked for bases: that is left to another.
+        """
         while self.step():
             pass
+        if self._is_open:
+            return self._again().to_end()
         return self.delivery.delivered.position
 
 
 class WatchedSink(MemorySink):
-    """Keeps the rows as a sink must, and every batch that it was ever given."""
+    """Keeps the rows as a sink must, and every batch and load that it was ever given."""
 
     def __init__(self) -> None:
         super().__init__()
         self.given: list[Batch] = []
+        self.loads: list[Load] = []
 
     def write(self, batch: Batch) -> None:
         self.given.append(batch)
         super().write(batch)
 
+    def load(self, load: Load, rows: Iterable[pa.Table]) -> None:
+        self.loads.append(load)
+        super().load(load, rows)
+
     def check_numbers(self) -> None:
-        """The same number always means the same range, and ranges follow each other."""
+        """The same number always means the same, and ranges follow each other unless a load is
+        between them.
+        """
         ranges = {batch.sequence: (batch.after, batch.upto) for batch in self.given}
         for batch in self.given:
             assert ranges[batch.sequence] == (batch.after, batch.upto)
-        ordered = [ranges[number] for number in sorted(ranges)]
-        for (_, upto), (after, _) in pairwise(ordered):
-            assert upto == after
+        bases = {load.sequence: (load.relation.oid, load.position) for load in self.loads}
+        for load in self.loads:
+            assert bases[load.sequence] == (load.relation.oid, load.position)
+        assert not bases.keys() & ranges.keys()
+        for number, (_, upto) in ranges.items():
+            if number + 1 in ranges:
+                assert upto == ranges[number + 1][0]
 
 
 def rows_of(sink: MemorySink, table: str = "public.orders") -> list[tuple[object, ...]]:

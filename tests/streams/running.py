@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tailrace.model import Offset, Relation
-from tailrace.sinks import Batch, Sink, open_sink
+from tailrace.sinks import Batch, Load, Sink, open_sink
 from tailrace.storage import Store
 from tailrace.streams import Pipeline, Stream, StreamState
 from tests.capture.running import wait_until
@@ -59,6 +59,10 @@ class RunningPipeline:
         """Wait until these streams have delivered up to there; fail if one has stopped."""
         wait_until(lambda: all(self._is_at(name, upto) for name in streams), patience_s=PATIENCE_S)
 
+    def wait_for_tables(self, stream: str, *tables: str) -> None:
+        """Wait until a stream has taken up these tables."""
+        wait_until(lambda: self.state(stream).tables >= set(tables), patience_s=PATIENCE_S)
+
     def wait_for_stop(self, stream: str) -> StreamState:
         """Wait until a stream has given up."""
         wait_until(lambda: self.state(stream).is_stopped, patience_s=PATIENCE_S)
@@ -93,6 +97,9 @@ class BadSink:
             raise self._error
         self._sink.write(batch)
 
+    def load(self, load: Load, rows: Iterable[pa.Table]) -> None:
+        self._sink.load(load, rows)
+
     def committed(self, stream: str, relations: Iterable[Relation]) -> dict[str, int]:
         return self._sink.committed(stream, relations)
 
@@ -100,9 +107,9 @@ class BadSink:
         self._sink.close()
 
 
-def stream(name: str, sink: Sink, **limits: int) -> Stream:
+def stream(name: str, sink: Sink, *, changes_max: int | None = None) -> Stream:
     """All tables to a sink that is there already."""
-    return Stream(name, ["public.*"], lambda: sink, **limits)
+    return Stream(name, ["public.*"], lambda: sink, changes_max=changes_max)
 
 
 def lake_stream(name: str, path: Path, mode: str = "upsert") -> Stream:

@@ -12,7 +12,7 @@ from tests.capture.running import wait_until
 from tests.sinks.conftest import DELTA_PACKAGE
 from tests.spark.made_log import MadeLog, Table
 from tests.streams.killing import KILLED, Driver
-from tests.streams.running import PATIENCE_S
+from tests.streams.running import PATIENCE_S, lake_rows
 
 ON_SPARK = [pytest.mark.server, pytest.mark.slow]
 
@@ -56,6 +56,36 @@ def test_f081_death_at_each_step_of_a_batch(
     life.go_on(2)
     driver.finish()
     driver.check(life.table, life.change_count)
+
+
+LOAD_POINTS = [f"load.{step}" for step in STEPS]
+
+
+@pytest.mark.parametrize("point", LOAD_POINTS)
+def test_f021_death_at_each_step_of_a_load(
+    log: MadeLog, life: Life, tmp_path: Path, point: str
+) -> None:
+    driver = Driver(log, tmp_path)
+    life.go_on(1)
+    # The second load is that of the other stream.
+    assert driver.run(on_spark=False, failpoint=f"{point}:2") == KILLED, driver.output
+    life.go_on(1)
+    driver.finish()
+    driver.check(life.table, life.change_count)
+
+
+@pytest.mark.parametrize("point", LOAD_POINTS)
+def test_f021_death_at_each_step_of_a_new_generation(
+    log: MadeLog, life: Life, tmp_path: Path, point: str
+) -> None:
+    driver = Driver(log, tmp_path)
+    life.go_on(1)
+    driver.finish()
+    log.base_of(life.table)
+    life.go_on(1)
+    assert driver.run(on_spark=False, failpoint=point) == KILLED, driver.output
+    driver.finish()
+    assert lake_rows(tmp_path / "lake") == life.table.rows
 
 
 @pytest.mark.parametrize(

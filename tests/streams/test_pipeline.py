@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import shutil
 import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from tailrace.compaction import Compactor, on_spark
 from tailrace.errors import LogFenced, OffsetOutOfRange, SinkError
+from tailrace.log.bases import newest_bases
 from tailrace.log.retention import RetentionPolicy, retain
 from tailrace.sinks import Batch
 from tailrace.sinks.console import ConsoleSink
@@ -19,9 +22,10 @@ from tailrace.sinks.memory import MemorySink
 from tailrace.storage import FileStore
 from tailrace.streams import Stream, pipeline, running
 from tailrace.streams.record import StreamRecord
+from tailrace.streams.upkeep import Upkeep
 from tests.capture.running import wait_until
 from tests.spark.made_log import ITEMS, LATER_S, MadeLog, Table, merge_all
-from tests.streams.by_hand import STREAM, Run, rows_of
+from tests.streams.by_hand import STREAM, Run, WatchedSink, rows_of
 from tests.streams.running import (
     PATIENCE_S,
     BadSink,
@@ -71,7 +75,7 @@ def test_log_is_delivered_to_every_sink_while_it_grows(
     assert lake_rows(tmp_path / "lake") == rows_of(memory) == orders.rows
     assert lake_rows(tmp_path / "lake", "public/items") == items.rows
     assert _is_once(lake_table(tmp_path / "history").to_pylist(), 24)
-    assert _is_once(shown.getvalue().splitlines(), 24 + 5)
+    assert _is_once(shown.getvalue().splitlines(), 2 + 24 + 5)
 
 
 def test_f102_stream_goes_on_where_it_was(
@@ -264,3 +268,57 @@ def test_sink_that_hangs_does_not_hold_up_the_stop(
     assert at_work.error is None
     sink.let_go.set()
     wait_until(lambda: sink.is_closed, patience_s=PATIENCE_S)
+
+
+def test_f022_bases_that_appear_while_a_stream_runs_are_loaded(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log, sink = MadeLog(FileStore(tmp_path / "log"), has_bases=False), WatchedSink()
+    orders, items = Table(), Table(ITEMS)
+    items.by_key = {key: (key, f"old {key}") for key in range(20)}
+    with RunningPipeline(spark, log.store, tmp_path, stream("lake", sink)) as at_work:
+        log.base_of(orders)
+        log.insert(orders, 1)
+        at_work.wait_for(log.end, "lake")
+        log.commit(items, items.delete(3))
+        log.insert(orders, 2)
+        at_work.wait_for(log.end, "lake")
+        assert not sink.committed("lake", [ITEMS]), "a table without a base waits"
+        log.base_of(items)
+        log.commit(items, items.delete(4))
+        _wait_for_rows(sink, items)
+        del items.by_key[5]  # told by no change
+        log.base_of(items)
+        log.insert(orders, 3)
+        _wait_for_rows(sink, items)
+        at_work.wait_for(log.end, "lake")
+    assert at_work.error is None
+    assert rows_of(sink) == orders.rows
+    assert rows_of(sink, "public.items") == items.rows
+    assert [load.relation.name for load in sink.loads] == ["orders", "items", "items"]
+
+
+def _wait_for_rows(sink: WatchedSink, table: Table) -> None:
+    name = table.relation.qualified
+    wait_until(
+        lambda: (
+            bool(sink.committed("lake", [table.relation])) and rows_of(sink, name) == table.rows
+        ),
+        patience_s=PATIENCE_S,
+    )
+
+
+def test_bases_are_folded_on_spark(spark: SparkSession, tmp_path: Path) -> None:
+    log, table, sink = MadeLog(FileStore(tmp_path / "log"), has_bases=False), Table(), WatchedSink()
+    table.by_key = {key: (key, f"old {key}", 1) for key in range(1, 50)}
+    log.base_of(table)
+    log.commit(table, table.delete(3), table.update(4, 400, "new", None))
+    compactor = Compactor(log.store, on_spark(spark))
+    now_s = time.time()
+    assert not compactor.due(interval_s=3600, now_s=now_s)
+    Upkeep(compactor, interval_s=0).turn(now_s + 1)
+    (base,) = newest_bases(log.store).values()
+    assert (base.position, base.row_count) == (log.wal.end, len(table.rows))
+    Run(log.store, sink).to_end()
+    assert rows_of(sink) == table.rows
+    assert not sink.given

@@ -11,9 +11,10 @@ from psycopg import sql
 from pyspark.sql import SparkSession
 
 from tailrace.log import Reader
+from tailrace.log.bases import newest_positions
 from tailrace.model import Offset
 from tailrace.storage import FileStore
-from tests.capture.running import Running, is_published, settings, wait_caught_up
+from tests.capture.running import Running, settings, wait_caught_up
 from tests.server import Database
 from tests.spark.made_log import Row
 from tests.streams.running import RunningPipeline, lake_rows, lake_stream
@@ -79,7 +80,8 @@ def test_lake_ends_equal_to_the_source(
             Running(settings(database.dsn), store) as capture,
             RunningPipeline(spark, store, tmp_path, lake) as at_work,
         ):
-            capture.wait_until(lambda: is_published(connection, "pairs"))
+            capture.wait_until(lambda: len(newest_positions(store)) == 2)
+            at_work.wait_for_tables("lake", "public.things", "public.pairs")
             writers = [
                 threading.Thread(target=_write, args=(database, number))
                 for number in range(WRITERS)

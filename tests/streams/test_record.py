@@ -14,9 +14,10 @@ from tailrace.log.retention import reader_positions
 from tailrace.model import Lsn, Offset
 from tailrace.storage import MemoryStore, Store
 from tailrace.streams.record import BatchRecord, StreamRecord
+from tailrace.streams.taken import Taken
 from tests.log.faulty_store import WatchedStore, forgetful
 from tests.log.making import BEGINNING, begin
-from tests.streams.by_hand import ALL_TABLES, STREAM
+from tests.streams.by_hand import STREAM
 
 FOLDER = f"{layout.STREAMS}{STREAM}/"
 
@@ -24,13 +25,13 @@ FOLDER = f"{layout.STREAMS}{STREAM}/"
 def _batch(sequence: int, *, writer: str = "a", size: int = 0x100) -> BatchRecord:
     """Batch 1 begins where the log does, and each follows the one before."""
     after, upto = (Offset.whole(Lsn(0x1000 + at * size)) for at in (sequence - 1, sequence))
-    return BatchRecord(sequence, after, upto, writer, ALL_TABLES)
+    return BatchRecord(sequence, after, upto, writer)
 
 
 def _record(store: Store) -> StreamRecord:
     """A stream that has begun."""
     record = StreamRecord(store, STREAM)
-    record.begin(BEGINNING, writer="a", patterns=ALL_TABLES)
+    record.begin(BEGINNING, writer="a")
     return record
 
 
@@ -39,7 +40,8 @@ def _keys(store: Store) -> list[str]:
 
 
 offsets = st.builds(Offset, st.integers(0, 1 << 62).map(Lsn), st.integers(0, 1 << 62))
-names = st.frozensets(st.text(), max_size=3)
+lsns = st.integers(0, 1 << 62).map(Lsn)
+tables = st.builds(Taken, st.integers(0, 1 << 32), st.text(), st.text(), lsns, offsets)
 
 
 @given(
@@ -49,9 +51,9 @@ names = st.frozensets(st.text(), max_size=3)
         offsets,
         offsets,
         st.text(),
-        st.lists(st.text(), max_size=3).map(tuple),
-        names,
-        names,
+        st.lists(tables, max_size=3).map(tuple),
+        st.none() | tables,
+        st.text(),
     )
 )
 def test_record_reads_as_it_was_written(batch: BatchRecord) -> None:
@@ -63,10 +65,10 @@ def test_start_is_resolved_once() -> None:
     store = MemoryStore()
     record = StreamRecord(store, STREAM)
     assert record.newest() is None
-    first = record.begin(BEGINNING, writer="a", patterns=ALL_TABLES)
+    first = record.begin(BEGINNING, writer="a")
     assert first.is_start and record.is_done(first)
     later = Offset.whole(Lsn(0x9999))
-    assert StreamRecord(store, STREAM).begin(later, writer="b", patterns=()) == first
+    assert StreamRecord(store, STREAM).begin(later, writer="b") == first
     assert record.newest() == first
 
 
@@ -173,7 +175,7 @@ def test_damaged_record_is_told_and_reset_goes_past_it(damage: bytes) -> None:
         record.newest()
     assert "reset the stream" in caught.value.hint
     record.forget()
-    assert record.newest() == BatchRecord.start(2, BEGINNING, "reset", ())
+    assert record.newest() == BatchRecord.start(2, BEGINNING, "reset")
 
 
 def test_reset_starts_over_under_new_numbers() -> None:
@@ -186,7 +188,7 @@ def test_reset_starts_over_under_new_numbers() -> None:
     record.forget()
     newest = record.newest()
     assert newest is not None and record.is_done(newest)
-    assert (newest.sequence, newest.upto, newest.known) == (3, BEGINNING, frozenset())
+    assert (newest.sequence, newest.upto, newest.outcome) == (3, BEGINNING, ())
     assert reader_positions(store) == {STREAM: BEGINNING.commit_lsn}
 
 

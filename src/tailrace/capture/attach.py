@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,21 +24,24 @@ from typing import Final
 
 import psycopg
 
-from tailrace.capture.membership import check_membership, record_membership
 from tailrace.capture.news import News
+from tailrace.capture.roll import check_membership, record_membership, rolls_of
 from tailrace.errors import ConfigError, SegmentMissing, SlotLost, SourceError, SourceGap
 from tailrace.failpoint import failpoint
 from tailrace.log import Header, SourceIdentity, Tip, layout, put_genesis, read_genesis, recover_tip
 from tailrace.model import Lsn
+from tailrace.postgres.blockers import listed, writers
 from tailrace.postgres.publication import create_publication, drop_publication, fingerprint
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.server import Server, read_server, wal_position
 from tailrace.postgres.session import Connection, source_error
 from tailrace.postgres.slot import SlotState, create_slot, drop_slot, read_slot
+from tailrace.postgres.slot_proof import can_decode, have_ended, open_until
 from tailrace.storage import ObjectExists, ObjectMissing, Store
 
 logger = logging.getLogger(__name__)
 
+_PROOF_INTERVAL_S: Final = 0.1
 SLOT_WAIT_MS: Final = 5_000
 """How long one try to make a slot waits for open transactions; shorter than the lock's timeout."""
 
@@ -86,23 +90,26 @@ def _begin(to: Attachment, server: Server, slot: SlotState | None) -> Tip:
             f"{layout.GENESIS} is missing, and the log goes on after it",
             hint="restore the object from a backup",
         )
-    published = fingerprint(to.conn, to.names.publication)
+    rolls = rolls_of(to.names)
     if not _has_intent(to, server):
         if slot is not None:
             raise SourceError(
                 f"slot {to.names.slot} exists, but the log at {to.store.url} is empty",
                 hint="correct log.url; or, if that log is gone for good, run `tailrace teardown`",
             )
-        if published is not None:
-            raise SourceError(
-                f"publication {to.names.publication} exists, but not by us",
-                hint="choose another source.name, or run `tailrace teardown`",
-            )
+        for roll in rolls:
+            if fingerprint(to.conn, roll.publication) is not None:
+                raise SourceError(
+                    f"publication {roll.publication} exists, but not by us",
+                    hint="choose another source.name, or run `tailrace teardown`",
+                )
         _put_intent(to, server)
     failpoint("attach.after_intent")
     drop_slot(to.conn, to.names.slot)
-    drop_publication(to.conn, to.names.publication)
-    record_membership(to.store, create_publication(to.conn, to.names.publication))
+    for roll in rolls:
+        drop_publication(to.conn, roll.publication)
+        made = create_publication(to.conn, roll.publication, inserts_only=roll.inserts_only)
+        record_membership(to.store, roll, made)
     failpoint("attach.after_publication")
     start = _make_slot(to)
     failpoint("attach.after_slot")
@@ -120,12 +127,29 @@ def _make_slot(to: Attachment) -> Lsn:
     while True:
         to.go_on()
         try:
-            return create_slot(to.conn, to.names.slot, lock_timeout_ms=SLOT_WAIT_MS)
+            start = create_slot(to.conn, to.names.slot, lock_timeout_ms=SLOT_WAIT_MS)
         except SourceError as error:
             if not error.retry:
                 raise
             if news.is_new("slot", str(error)):
                 logger.warning("%s", error)
+            continue
+        if _is_sound(to, news):
+            return start
+        logger.warning("slot cannot decode what was open while it was made, making another")
+        drop_slot(to.conn, to.names.slot)
+
+
+def _is_sound(to: Attachment, news: News) -> bool:
+    """Wait for the transactions that were open while the slot was made, then try it."""
+    until = open_until(to.conn)
+    while not have_ended(to.conn, until):
+        to.go_on()
+        waiting = f"the slot is tried when these have ended: {listed(writers(to.conn))}"
+        if news.is_new("proof", waiting):
+            logger.info("%s", waiting)
+        time.sleep(_PROOF_INTERVAL_S)
+    return can_decode(to.conn, to.names.slot, to.names.publication)
 
 
 def _continue(to: Attachment, server: Server, slot: SlotState | None, genesis: Header) -> Tip:
@@ -150,7 +174,8 @@ def _continue(to: Attachment, server: Server, slot: SlotState | None, genesis: H
             hint="was the server restored from an older copy? then begin a new log",
         )
     check_gap(slot, tip)
-    check_membership(to.conn, to.store, to.names.publication)
+    for roll in rolls_of(to.names):
+        check_membership(to.conn, to.store, roll)
     return tip
 
 

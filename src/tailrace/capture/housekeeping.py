@@ -16,13 +16,18 @@ from typing import Final
 
 import psycopg
 
-from tailrace.capture.membership import Membership, Refusal, check_membership
+from tailrace.capture.membership import Membership, Refusal
 from tailrace.capture.metrics import Metrics
 from tailrace.capture.news import News
+from tailrace.capture.removal import take_out
+from tailrace.capture.roll import check_membership, rolls_of
+from tailrace.capture.watch import Watch
 from tailrace.errors import LogError, SourceError, SourceGap, TailraceError
 from tailrace.log.merge import MergePolicy, Merger
 from tailrace.log.retention import RetentionPolicy, retain
+from tailrace.postgres.publication import published_tables
 from tailrace.postgres.quote import SourceNames
+from tailrace.postgres.selection import Selection
 from tailrace.postgres.server import wal_position
 from tailrace.postgres.session import Connection, connect, source_error
 from tailrace.postgres.slot import read_slot
@@ -42,7 +47,7 @@ class Duties:
 
     dsn: str
     names: SourceNames
-    patterns: Sequence[str]
+    selection: Selection
     heartbeat_interval_s: float
     merge: MergePolicy = field(default_factory=MergePolicy)
     retention: RetentionPolicy = field(default_factory=RetentionPolicy)
@@ -58,6 +63,7 @@ class Housekeeping:
         self._merger = Merger(store, writer_id=writer_id, policy=duties.merge)
         self._conn: Connection | None = None
         self._news = News()
+        self._watch = Watch(store)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tailrace-housekeeping", daemon=True)
         self.failure: Exception | None = None
@@ -127,13 +133,20 @@ class Housekeeping:
 
     def _look_after_tables(self) -> None:
         conn, duties = self._connection(), self._duties
-        check_membership(conn, self._store, duties.names.publication)
-        membership = Membership(conn, self._store, duties.names.publication)
-        refusals = membership.take_up(duties.patterns, should_go_on=lambda: not self._stop.is_set())
-        self._say_refusals(refusals)
+        rolls, selection = rolls_of(duties.names), duties.selection
+        for roll in rolls:
+            check_membership(conn, self._store, roll)
+            take_out(conn, self._store, roll, selection, should_go_on=self._should_go_on)
+        for roll in rolls:
+            membership = Membership(conn, self._store, roll)
+            self._watch.look(conn, membership.member_oids())
+            self._say_refusals(membership.take_up(selection, should_go_on=self._should_go_on))
         slot = read_slot(conn, duties.names.slot)
         if slot is not None and slot.restart_lsn is not None:
             self._metrics.retained_bytes.set(wal_position(conn) - slot.restart_lsn)
+
+    def _should_go_on(self) -> bool:
+        return not self._stop.is_set()
 
     def _say_refusals(self, refusals: Sequence[Refusal]) -> None:
         for refusal in refusals:
@@ -146,4 +159,6 @@ class Housekeeping:
             pass
 
     def _retain(self) -> None:
-        retain(self._store, self._duties.retention, now_s=time.time())
+        published = published_tables(self._connection(), self._duties.names)
+        tables = {each.relation_oid for each in published}
+        retain(self._store, self._duties.retention, now_s=time.time(), tables=tables)

@@ -10,7 +10,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,12 +24,15 @@ from tailrace.capture.keeper import Keeper
 from tailrace.capture.membership import Membership, refuse
 from tailrace.capture.metrics import Metrics
 from tailrace.capture.news import News
+from tailrace.capture.removal import take_out
+from tailrace.capture.roll import rolls_of
 from tailrace.capture.streaming import Streaming
 from tailrace.capture.writing import WritingThread
 from tailrace.errors import SourceError
 from tailrace.log import Tip, Writer
 from tailrace.log.relations import Describe
-from tailrace.postgres.catalog import RelationCatalog, describe_relations
+from tailrace.model import Relation
+from tailrace.postgres.description import describe
 from tailrace.postgres.replication import SENDER_TIMEOUT_S, ReplicationConnection
 from tailrace.postgres.session import Connection, connect, source_error
 from tailrace.postgres.slot import read_slot
@@ -101,20 +104,27 @@ class Leader:
                 return True
 
             tip = attach(Attachment(conn, self._store, duties.names, self._writer_id, go_on))
-            membership = Membership(conn, self._store, duties.names.publication)
-            refusals = membership.take_up(duties.patterns, should_go_on=should_go_on)
+            selection = duties.selection
+            refusals, member_count = [], 0
+            for roll in rolls_of(duties.names):
+                take_out(conn, self._store, roll, selection, should_go_on=should_go_on)
+            for roll in rolls_of(duties.names):
+                membership = Membership(conn, self._store, roll)
+                refusals += membership.take_up(selection, should_go_on=should_go_on)
+                member_count += len(membership.member_oids())
             if is_first:
-                refuse(duties.patterns, refusals, member_count=membership.member_count())
+                refuse(selection.patterns, refusals, member_count=member_count)
         return tip
 
     def _start(self, conn: Connection, tip: Tip) -> None:
         """Begin to stream. Who held the lock before us may hold the slot a moment longer."""
         names = self._duties.names
+        publications = [roll.publication for roll in rolls_of(names)]
         deadline = time.monotonic() + self._settings.sender_timeout_s + JOIN_TIMEOUT_S
         news = News()
         while True:
             try:
-                self._connection.start(names.slot, [names.publication], tip.position)
+                self._connection.start(names.slot, publications, tip.position)
                 break
             except psycopg.errors.ObjectInUse as error:
                 if time.monotonic() >= deadline:
@@ -166,11 +176,11 @@ class Leader:
 def _describe(dsn: str) -> Describe:
     """Asks the catalog about tables whose Relation frame is new: rarely, so on a new session."""
 
-    def describe(oids: Sequence[int]) -> Mapping[int, RelationCatalog]:
+    def ask(relations: Sequence[Relation]) -> list[Relation]:
         try:
             with connect(dsn) as conn:
-                return describe_relations(conn, oids)
+                return describe(conn, relations)
         except psycopg.Error as error:
             raise source_error(error) from error
 
-    return describe
+    return ask

@@ -17,6 +17,7 @@ from typing import Annotated, Final, Literal
 from urllib.parse import quote
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -32,10 +33,12 @@ from pydantic_core import PydanticCustomError
 from tailrace.cli import document
 from tailrace.cli.config_error import explain
 from tailrace.cli.values import (
+    Columns,
     Count,
     Dsn,
     Duration,
     Master,
+    OptionalTablePatterns,
     PathOrUrl,
     Setting,
     Size,
@@ -43,6 +46,8 @@ from tailrace.cli.values import (
     StreamName,
     TablePatterns,
     Url,
+    Where,
+    yes_or_no,
 )
 from tailrace.errors import ConfigError
 
@@ -85,6 +90,7 @@ class Log(Section):
     url: Url = "file:.tailrace/log"
     retention: Duration = timedelta(days=7)
     retention_bytes: Size | None = None
+    compaction_interval: Duration = timedelta(days=1)
 
 
 def _mode(value: object) -> object:
@@ -98,9 +104,19 @@ class Capture(Section):
 
     mode: Annotated[Literal["auto", "wal"], BeforeValidator(_mode)] = "auto"
     tables: TablePatterns = ("public.*",)
+    inserts_only: OptionalTablePatterns = ()
     heartbeat_interval: Duration = timedelta(seconds=10)
     receive_timeout: Duration = timedelta(seconds=30)
     metrics_port: Annotated[Count, Field(ge=1, le=65535)] | None = None
+
+
+class Base(Section):
+    """How bases are taken: whole tables, read while they are written."""
+
+    max_wait: Duration = timedelta(minutes=10)
+    max_snapshot_age: Duration = timedelta(hours=12)
+    max_xmin_age: Annotated[Count, Field(ge=1)] = 200_000_000
+    bytes_per_second: Size | None = None
 
 
 class Spark(Section):
@@ -111,13 +127,31 @@ class Spark(Section):
     settings: dict[str, Setting] = {}
 
 
+def _a_day(value: timedelta) -> timedelta:
+    if value < timedelta(days=1):
+        raise ValueError("is too short: younger files may still be read, so write 1d or more")
+    return value
+
+
 class DeltaSink(Section):
     """Delta tables at `<path>/<schema>/<table>`."""
 
     type: Literal["delta"] = "delta"
     path: PathOrUrl = "./lake"
-    mode: Literal["upsert", "append"] = "upsert"
+    mode: Literal["upsert", "append", "history"] = "upsert"
     engine: Literal["auto", "deltalake", "delta-spark"] = "auto"
+    soft_delete: Annotated[bool, BeforeValidator(yes_or_no)] = False
+    partition_by: dict[str, Columns] = {}
+    cluster_by: dict[str, Columns] = {}
+    deletion_vectors: Annotated[bool, BeforeValidator(yes_or_no)] = False
+    compact_after: Annotated[Count, Field(ge=0)] = 100
+    vacuum_after: Annotated[Duration, AfterValidator(_a_day)] = timedelta(days=7)
+
+    @model_validator(mode="after")
+    def _only_upserts_delete(self) -> DeltaSink:
+        if self.soft_delete and self.mode != "upsert":
+            raise ValueError("cannot have soft_delete: true: only mode: upsert deletes rows")
+        return self
 
 
 class ConsoleSink(Section):
@@ -146,14 +180,30 @@ Sink = Annotated[
 ]
 
 
+class Verify(Section):
+    """How often a lake is compared with its source by itself, and whether it is repaired."""
+
+    every: Duration = timedelta(days=1)
+    repair: Annotated[bool, BeforeValidator(yes_or_no)] = False
+
+
 class Stream(Section):
     """Some tables, delivered to one sink."""
 
     tables: TablePatterns = ("public.*",)
+    where: Where | None = None
+    columns: Columns | None = None
     sink: Sink = DeltaSink()
     trigger_interval: Duration = timedelta(milliseconds=200)
     max_changes_per_batch: Annotated[Count, Field(ge=1)] | None = None
     max_bytes_per_batch: Size | None = None
+    verify: Verify | None = None
+
+    @model_validator(mode="after")
+    def _has_something_to_verify(self) -> Stream:
+        if self.verify is not None and self.sink.type != "delta":
+            raise ValueError("verify needs a delta sink: any other keeps nothing to compare")
+        return self
 
 
 def _no_streams(value: object) -> object:
@@ -166,6 +216,7 @@ class Config(Section):
     source: Source = Source()
     log: Log = Log()
     capture: Capture = Capture()
+    base: Base = Base()
     spark: Spark = Spark()
     streams: Annotated[dict[StreamName, Stream], BeforeValidator(_no_streams)] = {"lake": Stream()}
 

@@ -30,6 +30,8 @@ _EXAMPLE: Final = {
     "tables": 'tables: ["public.*"]',
     "sink": "sink: {type: delta, path: ./lake}",
     "source": "source: {name: main}",
+    "partition_by": "partition_by: {public.orders: [region]}",
+    "cluster_by": "cluster_by: {public.orders: [customer_id]}",
     "streams": 'streams: {lake: {tables: ["public.*"]}}',
 }
 

@@ -14,12 +14,14 @@ from urllib.parse import quote
 
 from rich.console import Console
 
+from tailrace.cli.base_bar import BaseBar
 from tailrace.cli.children import Children
 from tailrace.cli.course import Course
+from tailrace.cli.differences import show
+from tailrace.cli.first_bases import FirstBases
 from tailrace.cli.gauges import STREAM, Gauges
-from tailrace.cli.proof import prove, show
 from tailrace.cli.screen import Screen
-from tailrace.cli.shop import TABLES, Writers, create, stock
+from tailrace.cli.shop import TABLES, Writers, create, fill_past, stock
 from tailrace.embedded import EmbeddedPostgres
 from tailrace.embedded.lock import acquire
 from tailrace.errors import TailraceError
@@ -27,7 +29,8 @@ from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.server import wal_position
 from tailrace.postgres.session import Connection, connect
 from tailrace.status import Report
-from tailrace.storage import open_store
+from tailrace.storage import Store, open_store
+from tailrace.verify.at_rest import compare_at_rest
 
 _SOURCE: Final = "demo"
 
@@ -61,7 +64,10 @@ class Demonstration:
             self._say("starting postgres")
             dsn = stack.enter_context(EmbeddedPostgres(self._postgres)).dsn
             conn = stack.enter_context(connect(dsn))
+            self._say("filling a shop with the orders of some months")
             create(conn)
+            stock(conn)
+            fill_past(conn)
             children = stack.enter_context(Children())
             for name in ("capture", "pipeline"):
                 log = self._directory / f"{name}.log"
@@ -81,8 +87,12 @@ class Demonstration:
         return self._directory / ".tailrace" / "postgres"
 
     def _gauges(self, conn: Connection) -> Gauges:
-        store = open_store(f"file:{quote(str(self._directory / '.tailrace' / 'log'))}")
-        return Gauges(conn, SourceNames.of(_SOURCE), store, lake=self._lake, tables=TABLES)
+        names = SourceNames.of(_SOURCE)
+        return Gauges(conn, names, self._store, lake=self._lake, tables=TABLES)
+
+    @property
+    def _store(self) -> Store:
+        return open_store(f"file:{quote(str(self._directory / '.tailrace' / 'log'))}")
 
     def _clear(self) -> None:
         """Make room, but only where a demo has been before or nothing is."""
@@ -107,15 +117,26 @@ class Demonstration:
         with self._waiting("starting capture"):
             if not course.wait(lambda report: len(report.source.tables) == len(TABLES)):
                 return False
-        stock(conn)
+        bases = FirstBases(conn, self._store, TABLES)
         with self._waiting("starting spark, which takes a while; the log keeps every change"):
+            if not course.wait(lambda _: bases.look().row_count > 0 or bases.are_complete):
+                return False
+        with BaseBar(self._console) as bar:
+
+            def is_whole(_: Report) -> bool:
+                bar.show(bases.look())
+                return bases.are_complete
+
+            if not course.wait(is_whole):
+                return False
+        with self._waiting("loading the bases into the lake"):
             return course.wait(_has_delivered)
 
     def prove(self, dsn: str) -> bool:
         """Compare every lake table with its source, and show what came of it."""
-        proofs = prove(dsn, str(self._lake), TABLES)
-        self._console.print(show(proofs))
-        is_equal = all(proof.equal for proof in proofs)
+        results = compare_at_rest(dsn, str(self._lake), TABLES)
+        self._console.print(show(results))
+        is_equal = all(result.equal for result in results)
         if is_equal:
             self._console.print("every lake table equals its source", style="bold green")
             self._print_next()

@@ -50,7 +50,8 @@ class Gauges:
 
     def report(self) -> Report:
         """Source, log and the one stream, as of now."""
-        return gather(self._conn.info.dsn, self._names, self._reader, [STREAM], now_s=time.time())
+        dsn, now_s = self._conn.info.dsn, time.time()
+        return gather(dsn, self._names, self._reader, {STREAM: []}, now_s=now_s)
 
     def frame(self, phase: str, report: Report, written: Written, trouble: str) -> DemoFrame:
         """Everything, as of now; time counts from the first frame."""

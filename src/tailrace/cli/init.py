@@ -23,13 +23,21 @@ log:                              # every committed change, kept for replay
   url: file:.tailrace/log         # or s3://bucket/prefix
   retention: 7d
   # retention_bytes: 100GiB       # whichever comes first
+  compaction_interval: 1d         # how often changes are folded into newer bases
 
 capture:
   mode: auto                      # auto | wal
   tables: ["public.*"]            # schema.table, or schema.*
+  inserts_only: []                # of these, if they have no key, take inserts alone: append only
   heartbeat_interval: 10s         # keeps the slot moving while nothing happens
   receive_timeout: 30s            # silence after which the connection is made again
   # metrics_port: 9108            # Prometheus, on this port
+
+base:                             # tables as a whole, read by Spark when they are taken up
+  max_wait: 10m                   # for transactions that are open when one begins
+  max_snapshot_age: 12h           # so long vacuum may be held back
+  max_xmin_age: 200000000         # and for so many transactions
+  # bytes_per_second: 50MiB       # read no faster than this, all tasks together
 
 spark:
   master: local[*]                # any Spark master; none: the session that spark-submit made
@@ -39,14 +47,22 @@ spark:
 streams:                          # each one delivers some tables to one sink
   lake:
     tables: ["public.*"]
+    # where: status = 'paid'      # only these rows; columns compared with literals
+    # columns: [id, status]       # only these columns, the key among them
     sink:                         # type: delta | console | memory
       type: delta                 # one Delta table per source table: <path>/<schema>/<table>
       path: ./lake
-      mode: upsert                # upsert: the table as it is now; append: every change
+      mode: upsert                # rows as they are; append: every change; history: every version
       engine: auto                # delta-spark where it is set up, else deltalake
+      soft_delete: false          # true: mark deleted rows (_deleted_at) instead of deleting them
+      # partition_by: {public.orders: [region]}
+      # cluster_by: {public.orders: [customer_id]}
+      compact_after: 100          # merge small files after so many commits to a table; 0: never
+      vacuum_after: 7d            # how long files of older versions are kept
     trigger_interval: 200ms       # how often to look for new changes
     # max_changes_per_batch: 100000
     # max_bytes_per_batch: 64MiB
+    # verify: {every: 1d}         # compare the lake with its source, and tell in the status
 """
 
 

@@ -128,9 +128,51 @@ def verify(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose 
         typer.echo(
             f"{verdict}: {result.segment_count} segments, {result.transaction_count} transactions,"
             f" {result.change_count} changes, {show_size(result.data_bytes)},"
+            f" {result.base_count} bases,"
             f" {result.start} … {result.end}"
         )
     if result.problems:
+        raise typer.Exit(1)
+
+
+@log.command("compact")
+def compact(
+    tables: Annotated[
+        list[str] | None, typer.Argument(metavar="[TABLE]...", help="Only these: schema.table.")
+    ] = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """Fold changes into newer bases, on Spark, so that retention may drop them.
+
+    The pipeline does this by itself. Exit status 1 if a table cannot be folded
+    to the end of the log; then it needs a new base.
+
+    Example: tailrace log compact public.orders
+    """
+    from tailrace.cli.config import load
+    from tailrace.cli.json_text import json_text
+    from tailrace.cli.pipeline import start_spark, stop_spark
+    from tailrace.compaction import Compactor, on_spark
+    from tailrace.log import Reader
+    from tailrace.storage import open_store
+
+    settings = load(config)
+    store = open_store(settings.log.url)
+    Reader(store).begin()  # a log that is not there is an error, before spark is started
+    spark = start_spark(settings)
+    try:
+        outcomes = Compactor(store, on_spark(spark)).compact(tables)
+    finally:
+        stop_spark(spark)
+    for outcome in outcomes:
+        if as_json:
+            typer.echo(json_text(outcome))
+        else:
+            ending = f", not further: {outcome.reason}" if outcome.reason else ""
+            typer.echo(f"{outcome.table}: base at {outcome.position}{ending}")
+    if any(outcome.reason for outcome in outcomes):
         raise typer.Exit(1)
 
 

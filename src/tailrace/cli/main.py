@@ -19,8 +19,10 @@ from tailrace.cli import (
     logs,
     pipeline,
     run,
+    snapshot,
     status,
     teardown,
+    verify,
 )
 from tailrace.cli.options import Verbose
 
@@ -51,7 +53,9 @@ app.command()(check.check)
 app.command()(run.run)
 app.command()(capture.capture)
 app.command()(pipeline.pipeline)
+app.command()(snapshot.snapshot)
 app.command()(status.status)
+app.command()(verify.verify)
 app.add_typer(log.log, name="log")
 app.command()(teardown.teardown)
 

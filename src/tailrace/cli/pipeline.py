@@ -32,7 +32,7 @@ def pipeline(
         list[str] | None, typer.Option("--stream", help="Only this stream; may be repeated.")
     ] = None,
     reset: Annotated[
-        bool, typer.Option("--reset", help="Start the streams over at the log's beginning.")
+        bool, typer.Option("--reset", help="Take up every table anew, from its base.")
     ] = False,
     verbose: Verbose = False,
 ) -> None:
@@ -43,12 +43,15 @@ def pipeline(
 
     Example: tailrace pipeline --stream lake
     """
+    from tailrace.cli.bases import automatic_bases
     from tailrace.cli.children import stop_with_parent
     from tailrace.cli.config import load
     from tailrace.cli.signals import StopSignals
+    from tailrace.cli.verifying import plans
     from tailrace.storage import open_store
     from tailrace.streams import Pipeline
     from tailrace.streams.record import StreamRecord
+    from tailrace.verify.schedule import Schedule
 
     settings = load(config)
     chosen = _choose(settings, stream or settings.streams)
@@ -59,13 +62,18 @@ def pipeline(
             for name in chosen:
                 StreamRecord(store, name).forget()
         with _ending_at_once(signals.event):
-            spark = _start_spark(settings)
+            spark = start_spark(settings)
         try:
             streams = [_stream(name, section, spark) for name, section in chosen.items()]
+            Schedule(store, plans(settings, store, chosen, signals.event), signals.event).start()
             work_dir = settings.directory / "spark"
-            Pipeline(streams, spark, store, work_dir=work_dir).run(signals.event)
+            compaction_s = settings.log.compaction_interval.total_seconds()
+            with automatic_bases(settings, store, spark):
+                Pipeline(
+                    streams, spark, store, work_dir=work_dir, compaction_interval_s=compaction_s
+                ).run(signals.event)
         finally:
-            _stop_spark(spark)
+            stop_spark(spark)
 
 
 def _choose(settings: Config, names: Iterable[str]) -> dict[str, StreamSection]:
@@ -80,7 +88,7 @@ def _choose(settings: Config, names: Iterable[str]) -> dict[str, StreamSection]:
     return {name: settings.streams[name] for name in names}
 
 
-def _start_spark(settings: Config) -> SparkSession:
+def start_spark(settings: Config) -> SparkSession:
     from tailrace.spark.session import spark_session
 
     logger.info("starting spark master=%s", settings.spark.master)
@@ -112,7 +120,7 @@ def _ending_at_once(stop: threading.Event) -> Iterator[None]:
     is_over.set()
 
 
-def _stop_spark(spark: SparkSession) -> None:
+def stop_spark(spark: SparkSession) -> None:
     from py4j.protocol import Py4JError
 
     try:
@@ -124,9 +132,10 @@ def _stop_spark(spark: SparkSession) -> None:
 
 def _stream(name: str, section: StreamSection, spark: SparkSession) -> Stream:
     from tailrace.sinks import open_sink
+    from tailrace.spark.selection import Selection
     from tailrace.streams import Stream
 
-    options = {key: str(value) for key, value in section.sink.model_dump().items()}
+    options = section.sink.model_dump()
     return Stream(
         name=name,
         tables=section.tables,
@@ -134,4 +143,5 @@ def _stream(name: str, section: StreamSection, spark: SparkSession) -> Stream:
         trigger_s=section.trigger_interval.total_seconds(),
         changes_max=section.max_changes_per_batch,
         bytes_max=section.max_bytes_per_batch,
+        selection=Selection.of(columns=section.columns, where=section.where),
     )

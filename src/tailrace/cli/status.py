@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from tailrace.status import LogReport, Report, SourceReport, StreamReport
+    from tailrace.verify.stored import Verified
 
 
 def status(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose = False) -> None:
@@ -30,7 +31,7 @@ def status(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose 
     from tailrace.cli.config import load
     from tailrace.cli.json_text import json_text
     from tailrace.cli.source import current_dsn
-    from tailrace.cli.wiring import source_names
+    from tailrace.cli.wiring import selection, source_names
     from tailrace.log import Reader
     from tailrace.status import gather
     from tailrace.storage import open_store
@@ -40,9 +41,9 @@ def status(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose 
         current_dsn(settings),
         source_names(settings),
         Reader(open_store(settings.log.url)),
-        list(settings.streams),
+        {name: stream.tables for name, stream in settings.streams.items()},
         now_s=time.time(),
-        patterns=settings.capture.tables,
+        selection=selection(settings),
     )
     if as_json:
         typer.echo(json_text(report, indent=2))
@@ -74,6 +75,11 @@ def _source(source: SourceReport) -> Iterator[tuple[str, str, str]]:
         yield "", "", f"confirmed {source.confirmed_lsn}, {retained}"
     if not source.error:
         yield "tables", f"{len(source.tables)} captured", " ".join(source.tables)
+    for base in source.bases_under_way:
+        held = f"vacuum held back for {base.age_s} s and {base.xmin_age:,} transactions"
+        yield "base", base.what or "waits for open transactions", held
+    for each in source.stale:
+        yield "", each.table, f"waits for a new base: {each.reason}"
     for each in source.left_out:
         yield "", each.table, each.reason
 
@@ -103,3 +109,16 @@ def _streams(streams: tuple[StreamReport, ...]) -> Iterator[tuple[str, str, str]
         else:
             lag = f"{show_size(stream.lag_bytes)} and {show_duration(stream.lag_s or 0)} behind"
             yield "stream", stream.name, f"at {stream.position}, {lag}"
+        if stream.waiting:
+            yield "", "", f"waiting for the base of {', '.join(stream.waiting)}"
+        if stream.verified is not None:
+            yield "", "", _verified(stream.verified)
+
+
+def _verified(last: Verified) -> str:
+    from tailrace.cli.quantity import show_duration
+
+    ago = f"verified {show_duration(max(0.0, time.time() - last.began_s))} ago"
+    if last.equal:
+        return f"{ago}: {last.table_count} tables equal their source"
+    return f"{ago}: {', '.join(last.unlike)} differs; see `tailrace verify {last.stream}`"

@@ -20,7 +20,7 @@ def teardown(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     verbose: Verbose = False,
 ) -> None:
-    """Drop the replication slot and the publication, and with --log delete the log.
+    """Drop the replication slot and the publications, and with --log delete the log.
 
     Without its slot a log cannot go on: capture must begin a new one.
     Tables in Postgres and in the lake stay as they are; a new log needs an
@@ -35,7 +35,7 @@ def teardown(
 
     settings = load(config)
     names, store = source_names(settings), open_store(settings.log.url)
-    what = f"slot {names.slot} and publication {names.publication}"
+    what = f"slot {names.slot}, publications {names.publication} and {names.inserts}"
     if log:
         what += f", and the whole log at {store.url}"
     if not yes:
@@ -60,7 +60,8 @@ def _drop(dsn: str, names: SourceNames, log: Store | None) -> None:
             raise SourceError(f"a capture process leads slot {names.slot}", hint="stop it first")
         with connect(dsn) as conn:
             drop_slot(conn, names.slot)
-            drop_publication(conn, names.publication)
+            for publication in (names.publication, names.inserts):
+                drop_publication(conn, publication)
         if log is not None:
             _delete(log)
     finally:

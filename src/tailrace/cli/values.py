@@ -17,6 +17,7 @@ from tailrace.errors import ConfigError
 from tailrace.postgres.pattern import TablePattern
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.session import conninfo
+from tailrace.where import parse_where
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:.")
 _STREAM_NAME = re.compile(r"[a-z0-9_][a-z0-9_-]{0,62}")
@@ -43,9 +44,22 @@ def _count(value: object) -> object:
     return value
 
 
+def yes_or_no(value: object) -> object:
+    """Only true and false; pydantic would also take "no" and 0."""
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")
+    return value
+
+
 def _not_empty(value: tuple[str, ...]) -> tuple[str, ...]:
     if not value:
         raise ValueError("must name a table")
+    return value
+
+
+def _some_columns(value: tuple[str, ...]) -> tuple[str, ...]:
+    if not value:
+        raise ValueError("must name a column")
     return value
 
 
@@ -54,6 +68,14 @@ def _table_pattern(value: str) -> str:
         TablePattern.parse(value)
     except ConfigError as error:
         raise ValueError(f"is not a table pattern: {error.hint}") from None
+    return value
+
+
+def _where(value: str) -> str:
+    try:
+        parse_where(value)
+    except ConfigError as error:
+        raise ValueError(f"{str(error).removeprefix('the where ')}: {error.hint}") from None
     return value
 
 
@@ -110,9 +132,10 @@ Size = Annotated[int, BeforeValidator(_size)]
 Count = Annotated[int, BeforeValidator(_count)]
 PathOrUrl = Annotated[str, AfterValidator(_path)]
 Url = Annotated[str, AfterValidator(_url)]
-TablePatterns = Annotated[
-    tuple[Annotated[str, AfterValidator(_table_pattern)], ...], AfterValidator(_not_empty)
-]
+OptionalTablePatterns = tuple[Annotated[str, AfterValidator(_table_pattern)], ...]
+TablePatterns = Annotated[OptionalTablePatterns, AfterValidator(_not_empty)]
+Columns = Annotated[tuple[str, ...], AfterValidator(_some_columns)]
+Where = Annotated[str, AfterValidator(_where)]
 SourceName = Annotated[str, AfterValidator(_source_name)]
 StreamName = Annotated[str, AfterValidator(_stream_name)]
 Dsn = Annotated[SecretStr, AfterValidator(_dsn)]

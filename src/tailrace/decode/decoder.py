@@ -74,6 +74,12 @@ def decode(
     return [TableChanges(run.relation, _decode_run(frames, changes, run, columns)) for run in runs]
 
 
+def piece_limits(relation: Relation) -> tuple[int, int]:
+    """How many rows of a table, and about how many bytes, are decoded at once."""
+    cells_max = _PIECE_CELLS_MAX // max(len(relation.columns), 1)
+    return max(min(_PIECE_ROWS_MAX, cells_max), 1), _PIECE_BYTES_MAX
+
+
 def _decode_run(
     frames: Frames, changes: Changes, run: Run, columns: Collection[str] | None
 ) -> pa.Table:
@@ -88,8 +94,7 @@ def _decode_run(
 
 def _pieces(frames: Frames, changes: Changes, run: Run) -> Iterator[NDArray[np.intp]]:
     """The run's changes, cut into pieces of bounded rows, cells and bytes."""
-    cells_max = _PIECE_CELLS_MAX // max(len(run.relation.columns), 1)
-    rows_max = max(min(_PIECE_ROWS_MAX, cells_max), 1)
+    rows_max, bytes_max = piece_limits(run.relation)
     ends = frames.offsets[changes.frame[run.places] + 1]
     first = 0
     while first < len(run.places):
@@ -97,7 +102,7 @@ def _pieces(frames: Frames, changes: Changes, run: Run) -> Iterator[NDArray[np.i
         begin = int(frames.offsets[frame])
         if ends[first] - begin > _FRAME_BYTES_MAX:
             raise corrupt(frames, frame, "more bytes than Postgres can send")
-        within = int(np.searchsorted(ends, begin + _PIECE_BYTES_MAX, side="right"))
+        within = int(np.searchsorted(ends, begin + bytes_max, side="right"))
         last = min(first + rows_max, max(within, first + 1))
         yield run.places[first:last]
         first = last

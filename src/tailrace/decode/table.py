@@ -57,7 +57,12 @@ class _Leftovers:
 
 
 def build_table(
-    schema: pa.Schema, rows: Rows, changes: Changes, places: NDArray[np.intp]
+    schema: pa.Schema,
+    rows: Rows,
+    changes: Changes,
+    places: NDArray[np.intp],
+    *,
+    origin: Origin = Origin.WAL,
 ) -> pa.Table:
     """The table of `rows`, which are the changes at `places`; `schema` is their change schema."""
     before_type = schema.field(BEFORE).type
@@ -72,7 +77,7 @@ def build_table(
     meta = [
         _OPS.take(_OP_OF_TAG[rows.tag]),
         *_place_columns(changes, places),
-        pa.repeat(pa.scalar(str(Origin.WAL), pa.string()), len(places)),
+        pa.repeat(pa.scalar(str(origin), pa.string()), len(places)),
         _unchanged(rows, [column.name for column in fields]),
         before,
         left.to_map(len(places)),

@@ -45,17 +45,18 @@ _PLAIN: Final[dict[int, pa.DataType]] = {
 }
 
 
-def arrow_type(column: Column) -> pa.DataType:
+def arrow_type(relation: Relation, column: Column) -> pa.DataType:
     """The Arrow type of one column; string where no type holds its values exactly."""
-    if column.type_oid == PgType.NUMERIC:
-        size = numeric_size(column.typmod)
+    type_oid, typmod = relation.base_type(column)
+    if type_oid == PgType.NUMERIC:
+        size = numeric_size(typmod)
         if (
             size
             and 1 <= size.precision <= DECIMAL_PRECISION_MAX
             and 0 <= size.scale <= size.precision
         ):
             return pa.decimal128(size.precision, size.scale)
-    return _PLAIN.get(column.type_oid, pa.string())
+    return _PLAIN.get(type_oid, pa.string())
 
 
 def wanted_columns(relation: Relation, columns: Collection[str] | None) -> tuple[Column, ...]:
@@ -68,7 +69,7 @@ def wanted_columns(relation: Relation, columns: Collection[str] | None) -> tuple
 def arrow_schema(relation: Relation, columns: Collection[str] | None = None) -> pa.Schema:
     """The table's own columns, in the table's order; only `columns`, if given."""
     wanted = wanted_columns(relation, columns)
-    return pa.schema([pa.field(column.name, arrow_type(column)) for column in wanted])
+    return pa.schema([pa.field(column.name, arrow_type(relation, column)) for column in wanted])
 
 
 def change_schema(relation: Relation, columns: Collection[str] | None = None) -> pa.Schema:

@@ -10,7 +10,6 @@ and infinity in a numeric, infinity, BC and five-digit years in a date.
 
 from __future__ import annotations
 
-from binascii import unhexlify
 from typing import Any, Final
 
 import numpy as np
@@ -18,22 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tailrace.decode.arrays import (
-    Array,
-    as_strings,
-    nulls,
-    pick,
-    text_bytes,
-    text_offsets,
-    with_validity,
-)
+from tailrace.decode.arrays import Array, as_strings, nulls, text_bytes, text_offsets
+from tailrace.decode.octets import to_binary
 
 _INTEGER: Final = r"^-?[0-9]+$"
 _FLOAT: Final = r"^(-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?|-?Infinity|NaN)$"
 _DATE: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _TIMESTAMP: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"
 _ZONE: Final = r"[+-][0-9]{2}(:[0-9]{2})?"
-_BYTEA: Final = r"^\\x([0-9a-f]{2})*$"
 
 # Spark and Delta take the years 1 to 9999 only; in days and in microseconds since 1970.
 _DAY_MIN: Final = -719_162
@@ -50,7 +41,7 @@ def convert(texts: Array, target: pa.DataType) -> Array:
     if pa.types.is_boolean(target):
         return _to_boolean(texts)
     if pa.types.is_binary(target):
-        return _to_binary(texts)
+        return to_binary(texts)
     if pa.types.is_integer(target):
         return _cast(texts, target, quick=_none_above("9", texts), pattern=_INTEGER)
     if isinstance(target, pa.Decimal128Type):
@@ -174,29 +165,3 @@ def _to_boolean(texts: Array) -> Array:
     true, false = pc.equal(texts, pa.scalar(b"t")), pc.equal(texts, pa.scalar(b"f"))
     values: Array = pc.if_else(pc.or_(true, false), true, None)
     return values
-
-
-def _to_binary(texts: Array) -> Array:
-    try:
-        return _unhexlify(texts, texts.is_valid())
-    except ValueError:
-        return _unhexlify(texts, pc.match_substring_regex(texts, _BYTEA).fill_null(False))
-
-
-def _unhexlify(texts: Array, plain: Array) -> Array:
-    """Hexadecimal to bytes, for the values that are `plain`; ValueError if one of them is not.
-
-    All values are read as one run: as each has an even length, the digits of a byte stay together.
-    The `\\x` before each value is read as a byte of its own and left out.
-    """
-    texts = pc.if_else(plain, texts, b"\\x")
-    run, offsets = text_bytes(texts).copy(), text_offsets(texts)
-    starts, sizes = offsets[:-1], np.diff(offsets)
-    if (sizes < 2).any() or (sizes % 2).any():
-        raise ValueError("a value without pairs of digits")
-    if (run[starts] != ord("\\")).any() or (run[starts + 1] != ord("x")).any():
-        raise ValueError("a value of another format")
-    run[starts] = run[starts + 1] = ord("0")
-    octets = np.frombuffer(unhexlify(run.data), dtype=np.uint8)
-    values = pick(octets, starts // 2 + 1, offsets[1:] // 2)
-    return with_validity(values, plain.to_numpy(zero_copy_only=False))

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Final, Self
 
 from tailrace.errors import LogError, SegmentCorrupt
-from tailrace.model import Lsn, Offset, Relation
+from tailrace.model import Lsn, NamedType, Offset, Relation
 from tailrace.postgres.pgoutput import parse_relation
 
 FORMAT_VERSION: Final = 1
@@ -169,9 +169,7 @@ def _offset_from_json(value: list[int] | None) -> Offset | None:
 
 def _use_to_json(use: RelationUse) -> dict[str, object]:
     return {
-        "frame": base64.b64encode(use.frame).decode(),
-        "key": list(use.relation.key),
-        "types": [list(pair) for pair in use.relation.type_names],
+        **relation_to_json(use.frame, use.relation),
         "since": _offset_to_json(use.since),
         "changes": use.change_count,
         "initial": use.initial,
@@ -179,11 +177,30 @@ def _use_to_json(use: RelationUse) -> dict[str, object]:
 
 
 def _use_from_json(value: dict[str, Any]) -> RelationUse:
+    frame, relation = relation_from_json(value)
+    since = Offset(Lsn(value["since"][0]), value["since"][1])
+    return RelationUse(frame, relation, since, value["changes"], value["initial"])
+
+
+def relation_to_json(frame: bytes, relation: Relation) -> dict[str, object]:
+    """A table's shape: the frame, and what the catalog added to it."""
+    return {
+        "frame": base64.b64encode(frame).decode(),
+        "key": list(relation.key),
+        "types": [_type_to_json(known) for known in relation.type_names],
+    }
+
+
+def relation_from_json(value: dict[str, Any]) -> tuple[bytes, Relation]:
+    """Read what `relation_to_json` gave; raises ValueError, KeyError, TypeError."""
     frame = base64.b64decode(value["frame"], validate=True)
     relation = replace(
         parse_relation(frame),
         key=tuple(value["key"]),
-        type_names=tuple((oid, name) for oid, name in value["types"]),
+        type_names=tuple(NamedType(*known) for known in value["types"]),
     )
-    since = Offset(Lsn(value["since"][0]), value["since"][1])
-    return RelationUse(frame, relation, since, value["changes"], value["initial"])
+    return frame, relation
+
+
+def _type_to_json(known: NamedType) -> list[object]:
+    return list(known) if known.base_oid else [known.oid, known.name]

@@ -9,7 +9,11 @@ Names carry positions as 16 hex digits, so they sort as the log does.
     progress/<position>.json          nothing before <position> is missing
     frontier/merged/<position>        segment names below are dead: merged away
     frontier/retained/<position>      the log starts here: what was before is deleted
+    bases/<oid>/<position>/...        a whole table as of <position>: its rows, then base.json
+    wanted/<oid>/<position>           a base of the table at or after <position> is asked for
+    tables/<oid>/<n>.json             how a published table stood when it was last looked at
     publication/<n>.json              the publication after our n-th change of it
+    inserts/<n>.json                  the same, of the publication of inserts alone
     readers/<reader>/<position>       how far a registered reader has got
     streams/<stream>/...              a stream's start and its batches
     torn/<n>-<name>                   a damaged tail that recovery put aside
@@ -29,13 +33,18 @@ MERGED: Final = "merged/"
 PARTS: Final = "parts/"
 PROGRESS: Final = "progress/"
 FRONTIER: Final = "frontier/"
+BASES: Final = "bases/"
+WANTED: Final = "wanted/"
+TABLES: Final = "tables/"
 PUBLICATION: Final = "publication/"
+INSERTS: Final = "inserts/"
 READERS: Final = "readers/"
 STREAMS: Final = "streams/"
 TORN: Final = "torn/"
 INTENT: Final = "intent.json"
 LEVELS: Final = (
-    *(SEGMENTS, MERGED, PARTS, PROGRESS, FRONTIER, PUBLICATION, READERS, STREAMS, TORN),
+    *(SEGMENTS, MERGED, PARTS, PROGRESS, FRONTIER, BASES, WANTED, TABLES, PUBLICATION, INSERTS),
+    *(READERS, STREAMS, TORN),
 )
 """All that a log consists of, beside the intent."""
 GENESIS: Final = f"{SEGMENTS}{Lsn(0).hex16}.arrow"
@@ -81,9 +90,47 @@ def frontier_key(kind: FrontierKind, position: int) -> str:
     return f"{FRONTIER}{kind}/{Lsn(position).hex16}"
 
 
-def publication_key(number: int) -> str:
-    """The name of the n-th record of the publication."""
-    return f"{PUBLICATION}{number:08d}.json"
+def base_prefix(oid: int, position: int) -> str:
+    """The folder of a table's base as of `position`."""
+    return f"{BASES}{oid}/{Lsn(position).hex16}/"
+
+
+def base_key(oid: int, position: int) -> str:
+    """The name that makes a base complete: it is put last."""
+    return f"{base_prefix(oid, position)}base.json"
+
+
+def base_part_key(oid: int, position: int, stretch: int, number: int) -> str:
+    """The name of a base's n-th part of one stretch of the table."""
+    return f"{base_prefix(oid, position)}{stretch:06d}-{number:06d}.arrow"
+
+
+def base_of(key: str) -> tuple[int, Lsn]:
+    """The table and the position of the base that an object belongs to; raises SegmentCorrupt."""
+    match = _BASE.match(key)
+    if match is None:
+        raise _strange(key)
+    return int(match[1]), Lsn.from_hex16(match[2])
+
+
+def wanted_key(oid: int, position: int) -> str:
+    """The name that asks for a base of a table, taken at or after `position`."""
+    return f"{WANTED}{oid}/{Lsn(position).hex16}"
+
+
+def table_prefix(oid: int) -> str:
+    """The folder of what is known about a published table."""
+    return f"{TABLES}{oid}/"
+
+
+def table_key(oid: int, number: int) -> str:
+    """The name of the n-th record of a published table."""
+    return f"{table_prefix(oid)}{number:08d}.json"
+
+
+def publication_key(level: str, number: int) -> str:
+    """The name of the n-th record of a publication; `level` is PUBLICATION or INSERTS."""
+    return f"{level}{number:08d}.json"
 
 
 def torn_key(number: int, key: str) -> str:
@@ -117,6 +164,7 @@ def range_of(key: str) -> tuple[Lsn, Lsn]:
     return Lsn.from_hex16(match[1]), Lsn.from_hex16(match[2])
 
 
+_BASE: Final = re.compile(rf"{BASES}(\d{{1,10}})/([0-9A-F]{{16}})/")
 _POSITION: Final = re.compile(r"([0-9A-F]{16})(?:[-.]|$)")
 _RANGE: Final = re.compile(r"([0-9A-F]{16})-([0-9A-F]{16})\.arrow")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,19 +17,17 @@ from numpy.typing import NDArray
 from tailrace.errors import SegmentCorrupt
 from tailrace.log.header import RelationUse
 from tailrace.log.offsets import ChangeOffsets
-from tailrace.model import Relation
+from tailrace.model import NamedType, PgType, Relation
 from tailrace.postgres.frames import Frames
-from tailrace.postgres.pgoutput import Tag, parse_relation, parse_truncate
+from tailrace.postgres.pgoutput import Tag, parse_relation, parse_truncate, parse_type
 
-if TYPE_CHECKING:
-    # Whoever only reads the log has no use for a Postgres client.
-    from tailrace.postgres.catalog import RelationCatalog
-
-Describe: TypeAlias = "Callable[[Sequence[int]], Mapping[int, RelationCatalog]]"
-"""Asks the source's catalog about tables, by oid; tables that are gone are left out."""
+Describe: TypeAlias = Callable[[Sequence[Relation]], Sequence[Relation]]
+"""Asks the source's catalog for what Relation frames do not say; the same relations come back, in
+the same order, with all that is known of them."""
 
 _RELATION_BYTES_MIN = 10
 _ROW_BYTES_MIN = 8
+_TYPE_BYTES_MIN = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +58,19 @@ class RelationsInForce:
         """What these frames use. Nothing moves until `accept`, so a put that failed can be tried
         again.
         """
-        self._learn(set(relation_frames(frames).values()) - self._known.keys())
+        new = set(relation_frames(frames).values()) - self._known.keys()
+        if new:
+            self._learn(new, _named_types(frames))
         return follow(frames, offsets, in_force=self._in_force, known=self._known)
 
     def accept(self, followed: Followed) -> None:
         """The frames are stored: go on after them."""
         self._in_force = followed.in_force
 
-    def _learn(self, frames: set[bytes]) -> None:
-        if not frames:
-            return
-        relations = {frame: parse_relation(frame) for frame in frames}
-        catalog = self._describe(sorted({relation.oid for relation in relations.values()}))
-        for frame, relation in relations.items():
-            self._known[frame] = _described(relation, catalog.get(relation.oid))
+    def _learn(self, new: set[bytes], types: Mapping[int, NamedType]) -> None:
+        frames = sorted(new)
+        relations = [_with_types(parse_relation(frame), types) for frame in frames]
+        self._known.update(zip(frames, self._describe(relations), strict=True))
 
 
 def follow(
@@ -152,9 +149,21 @@ def rows_by_table(frames: Frames) -> list[tuple[int, NDArray[np.intp]]]:
     return list(zip(oids[first].tolist(), np.split(rows, first[1:]), strict=False))
 
 
-def _described(relation: Relation, catalog: RelationCatalog | None) -> Relation:
-    # The catalog shows the table of now. If it has moved on since the row was written, the frame
-    # stands alone.
-    if catalog is None or catalog.columns != relation.column_names:
-        return relation
-    return replace(relation, key=catalog.key or relation.key, type_names=catalog.type_names)
+def _named_types(frames: Frames) -> dict[int, NamedType]:
+    """What the Type frames say, by oid.
+
+    Postgres writes a domain's oid beside the name of its base type, as it was when the row was
+    written (logicalrep_write_typ in proto.c); only the catalog has the typmod.
+    """
+    types = {}
+    for place in frames.frames_of(Tag.TYPE, size=_TYPE_BYTES_MIN).tolist():
+        given = parse_type(frames.frame(place))
+        is_built_in = given.schema == "pg_catalog" and given.name.upper() in PgType.__members__
+        base_oid = PgType[given.name.upper()].value if is_built_in else 0
+        types[given.oid] = NamedType(given.oid, f"{given.schema}.{given.name}", base_oid)
+    return types
+
+
+def _with_types(relation: Relation, types: Mapping[int, NamedType]) -> Relation:
+    used = sorted({column.type_oid for column in relation.columns} & types.keys())
+    return replace(relation, type_names=tuple(types[oid] for oid in used))

@@ -1,22 +1,25 @@
-"""Drops the oldest segments, by age and by size, but never what a registered reader still needs.
+"""Drops the oldest segments, by age and by size, but never what a registered reader still needs,
+nor what a new one will: all that follows the newest bases.
 
 The frontier moves first and the objects go afterwards, so a reader that falls off is told "offset
-out of range" and never skips. A hard limit, if there is one, wins over slow readers.
+out of range" and never skips. A hard limit, if there is one, wins over slow readers and old bases.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 from tailrace.failpoint import failpoint
 from tailrace.log import layout, segment
+from tailrace.log.bases import newest_positions
 from tailrace.log.layout import FrontierKind
 from tailrace.log.marks import move_frontier, raise_mark
+from tailrace.log.old_bases import old_base_keys
 from tailrace.log.ranges import Ranges
 from tailrace.log.reader import Reader
 from tailrace.model import Lsn
@@ -44,6 +47,17 @@ def put_reader_position(store: Store, name: str, position: Lsn) -> None:
     raise_mark(store, layout.reader_key(name, position))
 
 
+def set_reader_position(store: Store, name: str, position: Lsn) -> None:
+    """Move a reader, back as well: it takes up what it had passed over.
+
+    A listing that runs meanwhile may miss it. So a reader goes back only as far as the newest bases
+    stand: what follows those is kept for their own sake.
+    """
+    put_reader_position(store, name, position)
+    key, entries = layout.reader_key(name, position), store.list(layout.reader_prefix(name))
+    store.delete(entry.key for entry in entries if entry.key > key)
+
+
 def reader_positions(store: Store) -> dict[str, Lsn]:
     """How far each registered reader has got."""
     positions: dict[str, Lsn] = {}
@@ -53,15 +67,16 @@ def reader_positions(store: Store) -> dict[str, Lsn]:
     return positions
 
 
-def drop_reader(store: Store, name: str) -> None:
-    """Retention waits for this reader no longer."""
-    store.delete(entry.key for entry in store.list(layout.reader_prefix(name)))
-
-
-def retain(store: Store, policy: RetentionPolicy, *, now_s: float) -> Lsn:
-    """Drop what the policy lets go; returns where the log starts afterwards."""
+def retain(
+    store: Store, policy: RetentionPolicy, *, now_s: float, tables: Container[int] | None = None
+) -> Lsn:
+    """Drop what the policy lets go; returns where the log starts afterwards. Only the bases of
+    `tables`, by oid, are kept for readers to come; None is all.
+    """
     begin = Reader(store).begin()
-    slowest = min(reader_positions(store).values(), default=None)
+    bases = newest_positions(store)
+    needed = [at for oid, at in bases.items() if tables is None or oid in tables]
+    slowest = min([*reader_positions(store).values(), *needed], default=None)
     start = _cut(_stored_chain(store), policy, slowest=slowest, now_s=now_s)
     if start > begin:
         move_frontier(store, FrontierKind.RETAINED, start)
@@ -70,6 +85,7 @@ def retain(store: Store, policy: RetentionPolicy, *, now_s: float) -> Lsn:
     start = max(start, begin)
     store.delete(_dead_keys(store, start))
     store.delete(_orphan_parts(store, now_s))
+    store.delete(old_base_keys(store, now_s=now_s, tables=tables))
     return start
 
 

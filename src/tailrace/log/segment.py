@@ -25,12 +25,12 @@ from tailrace.storage import Store
 HEAD_BYTES: Final = 16 * 1024
 """How much of a segment is fetched to read its header; a longer header costs a second request."""
 
-_HEADER: Final = b"tailrace"
-_HEADER_CHECKSUM: Final = b"tailrace.header.crc32"
-_CHECKSUM: Final = b"tailrace.crc32"
+HEADER: Final = b"tailrace"
+HEADER_CHECKSUM: Final = b"tailrace.header.crc32"
+CHECKSUM: Final = b"tailrace.crc32"
 _MAGIC: Final = b"ARROW1\0\0"
 # One column has nearly all the bytes, so more threads would only take up memory.
-_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ def encode(header: Header, frames: Frames) -> pa.Buffer:
     batch = frames.to_arrow()
     text = header.to_json().encode()
     metadata = {
-        _HEADER: text,
-        _HEADER_CHECKSUM: _hex(zlib.crc32(text)),
-        _CHECKSUM: _hex(checksum(text, frames)),
+        HEADER: text,
+        HEADER_CHECKSUM: hex_checksum(zlib.crc32(text)),
+        CHECKSUM: hex_checksum(checksum(text, frames)),
     }
     schema = ARROW_SCHEMA.with_metadata(metadata)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, schema, options=_OPTIONS) as writer:
+    with pa.ipc.new_file(sink, schema, options=WRITE_OPTIONS) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=schema))
     return sink.getvalue()
 
@@ -78,7 +78,7 @@ def decode(data: bytes | pa.Buffer, *, key: str) -> Segment:
     except SegmentCorrupt as error:
         raise _corrupt(key, "holds damaged frames") from error
     metadata = schema.metadata or {}
-    if metadata.get(_CHECKSUM) != _hex(checksum(metadata[_HEADER], frames)):
+    if metadata.get(CHECKSUM) != hex_checksum(checksum(metadata[HEADER], frames)):
         raise _corrupt(key, "does not match its checksum")
     if header.frame_count != len(frames) or header.data_bytes != frames.data_bytes:
         raise _corrupt(key, "does not hold what its header says")
@@ -92,15 +92,21 @@ def read(store: Store, key: str) -> Segment:
 
 def read_header(store: Store, key: str) -> Header:
     """Fetch the head only. The frames are not checked; raises ObjectMissing, SegmentCorrupt."""
+    return _header(read_schema(store, key), key)
+
+
+def read_schema(store: Store, key: str) -> pa.Schema:
+    """The schema at the head of an Arrow file, with its metadata; raises ObjectMissing,
+    SegmentCorrupt.
+    """
     head = store.get(key, length=HEAD_BYTES)
     needed = _head_size(head, key)
     if needed > len(head):
         head = store.get(key, length=needed)
     try:
-        schema = pa.ipc.read_schema(pa.py_buffer(head[len(_MAGIC) :]))
+        return pa.ipc.read_schema(pa.py_buffer(head[len(_MAGIC) :]))
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _corrupt(key, "has a head that cannot be read") from error
-    return _header(schema, key)
 
 
 def checksum(text: bytes, frames: Frames) -> int:
@@ -115,8 +121,8 @@ def checksum(text: bytes, frames: Frames) -> int:
 def _header(schema: pa.Schema, key: str) -> Header:
     """The header, if its checksum is right and it belongs to an object of this name."""
     metadata = schema.metadata or {}
-    text = metadata.get(_HEADER, b"")
-    if metadata.get(_HEADER_CHECKSUM) != _hex(zlib.crc32(text)):
+    text = metadata.get(HEADER, b"")
+    if metadata.get(HEADER_CHECKSUM) != hex_checksum(zlib.crc32(text)):
         raise _corrupt(key, "has a head that does not match its checksum")
     header = Header.from_json(text)
     if not _is_named(header, key):
@@ -143,7 +149,8 @@ def _head_size(head: bytes, key: str) -> int:
     return 16 + int.from_bytes(head[12:16], "little")
 
 
-def _hex(crc: int) -> bytes:
+def hex_checksum(crc: int) -> bytes:
+    """A checksum as it is stored."""
     return f"{crc:08x}".encode()
 
 

@@ -1,4 +1,4 @@
-"""Reads the whole log and checks what readers rely on: chain, checksums, headers and order.
+"""Reads the whole log and checks what readers rely on: chain, checksums, headers, order and bases.
 
 It goes on after damage, so that one look finds all of it, and it may run beside capture.
 """
@@ -16,6 +16,7 @@ from tailrace.log.heading import head_part, head_parts, head_transactions
 from tailrace.log.offsets import ChangeOffsets
 from tailrace.log.reader import Link, Reader
 from tailrace.log.relations import Version, follow
+from tailrace.log.verify_bases import verify_bases
 from tailrace.model import Lsn, Offset
 from tailrace.postgres.frames import Frames
 from tailrace.storage import ObjectMissing, Store
@@ -28,6 +29,7 @@ class Verification:
     """What was read and what is wrong with it; no problems means the log is sound."""
 
     segment_count: int = 0
+    base_count: int = 0
     transaction_count: int = 0
     change_count: int = 0
     data_bytes: int = 0
@@ -69,6 +71,10 @@ def verify(store: Store) -> Iterator[Verification]:
         except LogError as error:
             result.problems.append(str(error))
             position = _next_start(store, result.end)
+    for problem in verify_bases(store, begin=reader.begin()):
+        result.base_count += 1
+        result.problems += [problem] if problem else []
+        yield result
     yield result
 
 

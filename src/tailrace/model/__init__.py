@@ -4,7 +4,7 @@ from tailrace.model.change import META_COLUMNS, Op, Origin
 from tailrace.model.lsn import Lsn
 from tailrace.model.offset import ORDINAL_MAX, ORIGIN, Offset
 from tailrace.model.pgtype import NumericSize, PgType, numeric_size
-from tailrace.model.relation import Column, Relation, ReplicaIdentity
+from tailrace.model.relation import Column, NamedType, Relation, ReplicaIdentity
 
 __all__ = [
     "META_COLUMNS",
@@ -12,6 +12,7 @@ __all__ = [
     "ORIGIN",
     "Column",
     "Lsn",
+    "NamedType",
     "NumericSize",
     "Offset",
     "Op",

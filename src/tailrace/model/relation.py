@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class ReplicaIdentity(StrEnum):
@@ -18,6 +19,19 @@ class ReplicaIdentity(StrEnum):
     NOTHING = "n"
     FULL = "f"
     INDEX = "i"
+
+
+class NamedType(NamedTuple):
+    """A type that is not built in.
+
+    The values of a domain are those of its base type: the first that is no domain itself.
+    `base_oid` is 0 for every other type. What a domain is made of never changes.
+    """
+
+    oid: int
+    name: str
+    base_oid: int = 0
+    base_typmod: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +49,8 @@ class Relation:
     """One version of a table's shape.
 
     `key` names the columns that identify a row: the primary key where the catalog knows it, else
-    the replica identity's columns; empty if the table has neither. `type_names` gives Postgres'
-    name for each type oid that is not built in.
+    the replica identity's columns; empty if the table has neither. `type_names` describes the types
+    of columns that are not built in, as far as they are known.
     """
 
     oid: int
@@ -45,7 +59,7 @@ class Relation:
     identity: ReplicaIdentity
     columns: tuple[Column, ...]
     key: tuple[str, ...] = ()
-    type_names: tuple[tuple[int, str], ...] = ()
+    type_names: tuple[NamedType, ...] = ()
 
     @property
     def qualified(self) -> str:
@@ -56,3 +70,10 @@ class Relation:
     def column_names(self) -> tuple[str, ...]:
         """In the order of the frame's tuples."""
         return tuple(column.name for column in self.columns)
+
+    def base_type(self, column: Column) -> tuple[int, int]:
+        """The type oid and typmod of the column's values: its own, or those of its domain."""
+        for known in self.type_names:
+            if known.oid == column.type_oid and known.base_oid:
+                return known.base_oid, known.base_typmod
+        return column.type_oid, column.typmod

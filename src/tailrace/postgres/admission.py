@@ -17,8 +17,9 @@ from tailrace.postgres.check_server import server_findings
 from tailrace.postgres.check_table import table_findings
 from tailrace.postgres.finding import Finding, Severity, blocker, warning
 from tailrace.postgres.pattern import TablePattern
-from tailrace.postgres.publication import fingerprint
+from tailrace.postgres.publication import published_tables
 from tailrace.postgres.quote import SourceNames
+from tailrace.postgres.selection import Selection
 from tailrace.postgres.server import read_server
 from tailrace.postgres.session import APPLICATION_NAME, Connection
 from tailrace.postgres.slot import read_slot
@@ -31,7 +32,7 @@ def check(
     conn: Connection,
     *,
     names: SourceNames,
-    patterns: Sequence[str],
+    selection: Selection,
     application_name: str = APPLICATION_NAME,
 ) -> list[Finding]:
     """All findings: server first, then slot and publication, then patterns and tables by name.
@@ -39,14 +40,15 @@ def check(
     Changes nothing. Raises ConfigError for a pattern that cannot be read, SourceError if the
     server cannot be asked.
     """
-    parsed = [TablePattern.parse(text) for text in patterns]
+    parsed = [TablePattern.parse(text) for text in selection.patterns]
     try:
         server = read_server(conn, slot=names.slot)
         return [
             *server_findings(server, application_name=application_name),
             *slot_findings(read_slot(conn, names.slot), server),
             *publication_findings(conn, names.publication, server),
-            *_pattern_findings(conn, names, parsed),
+            *publication_findings(conn, names.inserts, server, inserts_only=True),
+            *_pattern_findings(conn, names, parsed, selection),
         ]
     except psycopg.Error as exc:
         raise source_error(exc) from exc
@@ -70,7 +72,10 @@ def is_blocked(findings: Sequence[Finding]) -> bool:
 
 
 def _pattern_findings(
-    conn: Connection, names: SourceNames, patterns: Sequence[TablePattern]
+    conn: Connection,
+    names: SourceNames,
+    patterns: Sequence[TablePattern],
+    selection: Selection,
 ) -> list[Finding]:
     relations = relation_names(conn)
     asked: dict[int, TableInfo] = {}
@@ -82,10 +87,14 @@ def _pattern_findings(
         asked |= {table.oid: table for table in matched}
         if not matched:
             findings.append(_no_match(pattern, relations))
-    published = fingerprint(conn, names.publication)
-    members = {member.relation_oid for member in published.members} if published else set()
+    members = {member.relation_oid for member in published_tables(conn, names)}
     for table in sorted(asked.values(), key=lambda table: (table.schema, table.name)):
-        findings += table_findings(conn, table, is_published=table.oid in members)
+        findings += table_findings(
+            conn,
+            table,
+            inserts_only=selection.is_inserts_only(table),
+            is_published=table.oid in members,
+        )
     return findings
 
 

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from psycopg.rows import dict_row
 
-from tailrace.model import ReplicaIdentity
+from tailrace.model import NamedType, ReplicaIdentity
+from tailrace.postgres.named_types import read_named_types
 from tailrace.postgres.pattern import TablePattern
 from tailrace.postgres.session import Connection
 
@@ -40,8 +41,10 @@ class Persistence(StrEnum):
 class TableInfo:
     """A table as far as admission looks at it.
 
-    `key` is the primary key. `identity_columns` are the columns that Postgres writes of an old row
-    through an index: empty if the replica identity is NOTHING, FULL, or names no usable index.
+    `key` is the primary key, `is_key_usable` if it could serve as replica identity; `spare_index`
+    is another unique index that could. `identity_columns` are the columns that Postgres writes of
+    an old row through an index: empty if the replica identity is NOTHING, FULL, or names no usable
+    index. `virtual` are those of the `generated` columns that are not stored.
     """
 
     oid: int
@@ -52,13 +55,17 @@ class TableInfo:
     identity: ReplicaIdentity
     columns: tuple[str, ...]
     generated: tuple[str, ...]
+    virtual: tuple[str, ...]
     key: tuple[str, ...]
+    is_key_usable: bool
     identity_columns: tuple[str, ...]
+    spare_index: str | None
     is_partition: bool
-    has_children: bool
+    children: tuple[str, ...]
     owner: str
     is_owned: bool
-    is_readable: bool
+    is_in_reach: bool
+    is_selectable: bool
 
     @property
     def qualified(self) -> str:
@@ -71,6 +78,17 @@ class TableInfo:
         return self.identity is ReplicaIdentity.FULL or bool(self.identity_columns)
 
     @property
+    def row_key(self) -> tuple[str, ...]:
+        """By which a row is known downstream: the primary key if an old row is sent with it."""
+        is_sent = self.identity is ReplicaIdentity.FULL or {*self.key} <= {*self.identity_columns}
+        return self.key if is_sent else self.identity_columns
+
+    @property
+    def is_readable(self) -> bool:
+        """True if this session may read its rows."""
+        return self.is_in_reach and self.is_selectable
+
+    @property
     def is_table(self) -> bool:
         """True for a table of its own or the root of a partitioned one."""
         return self.kind in (Kind.TABLE, Kind.PARTITIONED) and not self.is_partition
@@ -80,14 +98,15 @@ class TableInfo:
 class RelationCatalog:
     """What a Relation frame does not say.
 
-    `key` is the primary key, else the columns of the replica identity's index. `columns` are those
+    `key` is the primary key, or the columns of the replica identity's index if an old row is not
+    sent with the primary key. `columns` are those
     that the stream carries, to be compared with the frame's: if they differ, the catalog has moved
     on and must not be believed. `type_names` holds the types that are not built in.
     """
 
     key: tuple[str, ...]
     columns: tuple[str, ...]
-    type_names: tuple[tuple[int, str], ...]
+    type_names: tuple[NamedType, ...]
 
 
 _NAMES: Final = """
@@ -116,12 +135,19 @@ SELECT c.oid::bigint AS oid,
               WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
                 AND a.attgenerated <> ''
               ORDER BY a.attnum) AS generated,
+       ARRAY(SELECT a.attname::text FROM pg_attribute AS a
+              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+                AND a.attgenerated = 'v'
+              ORDER BY a.attnum) AS virtual,
        ARRAY(SELECT a.attname::text
                FROM pg_index AS i, unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, place)
                JOIN pg_attribute AS a ON a.attnum = k.attnum
               WHERE i.indrelid = c.oid AND a.attrelid = c.oid AND k.place <= i.indnkeyatts
                 AND i.indisprimary
               ORDER BY k.place) AS key,
+       EXISTS (SELECT FROM pg_index AS i
+                WHERE i.indrelid = c.oid AND i.indisprimary AND i.indisvalid AND i.indimmediate
+              ) AS is_key_usable,
        ARRAY(SELECT a.attname::text
                FROM pg_index AS i, unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, place)
                JOIN pg_attribute AS a ON a.attnum = k.attnum
@@ -130,26 +156,43 @@ SELECT c.oid::bigint AS oid,
                 AND CASE c.relreplident WHEN 'd' THEN i.indisprimary
                                         WHEN 'i' THEN i.indisreplident ELSE false END
               ORDER BY k.place) AS identity_columns,
+       (SELECT x.relname::text
+          FROM pg_index AS i JOIN pg_class AS x ON x.oid = i.indexrelid
+         WHERE i.indrelid = c.oid AND i.indisunique AND NOT i.indisprimary AND i.indisvalid
+           AND i.indimmediate AND i.indpred IS NULL AND i.indexprs IS NULL
+           AND NOT EXISTS (SELECT FROM unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, place)
+                             JOIN pg_attribute AS a ON a.attnum = k.attnum
+                            WHERE a.attrelid = c.oid AND k.place <= i.indnkeyatts
+                              AND (a.attgenerated <> '' OR NOT a.attnotnull))
+         ORDER BY i.indnkeyatts, x.relname LIMIT 1) AS spare_index,
        c.relispartition AS is_partition,
-       c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits WHERE inhparent = c.oid) AS has_children,
+       ARRAY(SELECT h.inhrelid::regclass::text FROM pg_inherits AS h
+              WHERE h.inhparent = c.oid AND c.relkind = 'r' ORDER BY 1) AS children,
        pg_get_userbyid(c.relowner)::text AS owner,
        pg_has_role(c.relowner, 'USAGE') AS is_owned,
-       has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AS is_readable
+       has_schema_privilege(n.oid, 'USAGE') AS is_in_reach,
+       has_table_privilege(c.oid, 'SELECT') AS is_selectable
   FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
  WHERE c.oid = ANY (%s::oid[])
  ORDER BY n.nspname, c.relname
 """
 
 _TYPES: Final = """
-SELECT a.attrelid::bigint, t.oid::bigint, format_type(t.oid, NULL)
-  FROM pg_attribute AS a JOIN pg_type AS t ON t.oid = a.atttypid
- WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped AND t.oid >= 16384
- GROUP BY a.attrelid, t.oid
- ORDER BY a.attrelid, t.oid
+SELECT attrelid::bigint, array_agg(DISTINCT atttypid::bigint)
+  FROM pg_attribute
+ WHERE attrelid = ANY (%s::oid[]) AND attnum > 0 AND NOT attisdropped
+ GROUP BY attrelid
 """
 
+# Not pg_partition_tree: it locks every partition, and so waits for whoever alters one.
 _LEAVES: Final = """
-SELECT relid::oid::bigint FROM pg_partition_tree(%s::oid::regclass) WHERE isleaf
+WITH RECURSIVE tree (oid) AS (
+    SELECT %s::oid
+     UNION ALL
+    SELECT i.inhrelid
+      FROM tree JOIN pg_inherits AS i ON i.inhparent = tree.oid AND NOT i.inhdetachpending
+)
+SELECT c.oid::bigint FROM tree JOIN pg_class AS c ON c.oid = tree.oid AND c.relkind <> 'p'
 """
 
 
@@ -182,14 +225,13 @@ def read_leaves(conn: Connection, root: TableInfo) -> list[TableInfo]:
 
 def describe_relations(conn: Connection, oids: Sequence[int]) -> dict[int, RelationCatalog]:
     """By oid; a relation that is gone is left out."""
-    types: dict[int, list[tuple[int, str]]] = {}
-    for relation_oid, type_oid, name in conn.execute(_TYPES, (list(oids),)):
-        types.setdefault(relation_oid, []).append((type_oid, name))
+    used: dict[int, list[int]] = dict(conn.execute(_TYPES, (list(oids),)).fetchall())
+    types = read_named_types(conn, (oid for own in used.values() for oid in own))
     return {
         table.oid: RelationCatalog(
-            key=table.key or table.identity_columns,
+            key=table.row_key,
             columns=tuple(c for c in table.columns if c not in table.generated),
-            type_names=tuple(types.get(table.oid, ())),
+            type_names=tuple(types[oid] for oid in used.get(table.oid, ()) if oid in types),
         )
         for table in read_tables(conn, oids)
     }
@@ -199,6 +241,6 @@ def _table_info(row: dict[str, Any]) -> TableInfo:
     row["kind"] = Kind(row["kind"])
     row["persistence"] = Persistence(row["persistence"])
     row["identity"] = ReplicaIdentity(row["identity"])
-    for name in ("columns", "generated", "key", "identity_columns"):
+    for name in ("columns", "generated", "virtual", "key", "identity_columns", "children"):
         row[name] = tuple(row[name])
     return TableInfo(**row)

@@ -28,7 +28,7 @@ class PublicationShape:
     owner: str
     is_owned: bool
     for_all_tables: bool
-    carries_all: bool
+    carries: list[bool]
     via_root: bool
     filtered: list[str]
 
@@ -39,7 +39,7 @@ SELECT p.pubname::text AS name,
        pg_get_userbyid(p.pubowner)::text AS owner,
        pg_has_role(p.pubowner, 'USAGE') AS is_owned,
        p.puballtables AS for_all_tables,
-       p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate AS carries_all,
+       ARRAY[p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate] AS carries,
        p.pubviaroot AS via_root,
        ARRAY(SELECT n.nspname || '.' || c.relname
                FROM pg_publication_rel AS r
@@ -58,13 +58,16 @@ SELECT EXISTS (SELECT FROM pg_publication_namespace AS s JOIN pg_publication AS 
 """
 
 
-def publication_findings(conn: Connection, publication: str, server: Server) -> list[Finding]:
+def publication_findings(
+    conn: Connection, publication: str, server: Server, *, inserts_only: bool = False
+) -> list[Finding]:
     """Whether it can be made, or is as we would make it."""
     with conn.cursor(row_factory=class_row(PublicationShape)) as cursor:
         shape = cursor.execute(_SHAPE, (publication,)).fetchone()
     if shape is None:
         return list(_making(server))
-    return [*_ownership(shape, server), *_options(shape), *_schemas(conn, shape)]
+    options = _options(shape, inserts_only=inserts_only)
+    return [*_ownership(shape, server), *options, *_schemas(conn, shape)]
 
 
 def _making(server: Server) -> Iterator[Finding]:
@@ -87,7 +90,7 @@ def _ownership(shape: PublicationShape, server: Server) -> Iterator[Finding]:
         )
 
 
-def _options(shape: PublicationShape) -> Iterator[Finding]:
+def _options(shape: PublicationShape, *, inserts_only: bool) -> Iterator[Finding]:
     subject, name = f"publication {shape.name}", identifier(shape.name)
     if shape.for_all_tables:
         yield blocker(
@@ -101,11 +104,12 @@ def _options(shape: PublicationShape) -> Iterator[Finding]:
             f"leaves out changes: row filter or column list on {', '.join(shape.filtered)}",
             shown("DROP PUBLICATION {};", name),
         )
-    if not shape.carries_all:
+    if shape.carries != [True, not inserts_only, not inserts_only, True]:
+        kinds = "insert, truncate" if inserts_only else "insert, update, delete, truncate"
         yield blocker(
             subject,
-            "does not publish every kind of change",
-            shown("ALTER PUBLICATION {} SET (publish = 'insert, update, delete, truncate');", name),
+            f"does not publish just {kinds}" if inserts_only else "does not publish every change",
+            shown("ALTER PUBLICATION {}", name) + f" SET (publish = '{kinds}');",
         )
     if not shape.via_root:
         yield blocker(

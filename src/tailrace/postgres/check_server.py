@@ -7,15 +7,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from tailrace.postgres.finding import Finding, blocker, warning
+from tailrace.postgres.known_bugs import bugs_of
 from tailrace.postgres.quote import identifier, shown
 from tailrace.postgres.server import Server
 
 VERSION_MIN: Final = 140000
 WAL_KEEP_MB_MIN: Final = 1024
-
-# Below these, ALTER PUBLICATION … ADD TABLE beside writers loses changes of that table
-# (postgres commit 4909b38af03, "fix data loss in logical replication").
-_FIXED_MINOR: Final = {14: 18, 15: 13, 16: 9, 17: 5}
 
 _QUORUM: Final = re.compile(r"\s*(?:(?:FIRST|ANY)\s+)?\d+\s*\((.*)\)\s*", re.IGNORECASE | re.DOTALL)
 _STANDBY: Final = re.compile(r'"((?:[^"]|"")*)"|([^\s,"]+)')
@@ -35,19 +32,12 @@ def server_findings(server: Server, *, application_name: str) -> list[Finding]:
 
 
 def _version(server: Server) -> Iterator[Finding]:
-    major, minor = divmod(server.version_num, 10000)
     if server.version_num < VERSION_MIN:
         yield blocker(
             "server", f"postgres {server.version} is too old", "upgrade to postgres 14 or later"
         )
-    elif minor < _FIXED_MINOR.get(major, 0):
-        fixed = f"{major}.{_FIXED_MINOR[major]}"
-        yield warning(
-            "server",
-            f"postgres {server.version} loses changes of a table that is published while it is "
-            "written; tables are locked against writers while they are added",
-            f"update to {fixed}",
-        )
+    for what, fixed in bugs_of(server.version_num):
+        yield warning("server", f"postgres {server.version} {what}", f"update to {fixed}")
 
 
 def _wal_level(server: Server) -> Iterator[Finding]:

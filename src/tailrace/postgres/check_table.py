@@ -12,16 +12,19 @@ from typing import Final
 
 import psycopg
 
-from tailrace.model import META_COLUMNS, ReplicaIdentity
+from tailrace.model import META_COLUMNS
+from tailrace.postgres.add_table import holds_rows
 from tailrace.postgres.catalog import Kind, Persistence, TableInfo, read_leaves
-from tailrace.postgres.finding import Finding, blocker, info, warning
-from tailrace.postgres.publication import holds_rows
+from tailrace.postgres.check_identity import (
+    identity_findings,
+    leaf_identity_findings,
+    leaf_storage_findings,
+)
+from tailrace.postgres.check_names import name_findings
+from tailrace.postgres.finding import Finding, Severity, blocker, info, warning
 from tailrace.postgres.quote import identifier, qualified, shown
 from tailrace.postgres.session import Connection
 from tailrace.postgres.sqlstate import source_error
-
-# publicationcmds.c, "replica identity must not contain unpublished generated columns".
-_GENERATED_REFUSED_VERSION: Final = 180000
 
 _KIND_NAMES: Final = {
     Kind.FOREIGN: "a foreign table: its rows are not in this server's wal",
@@ -31,21 +34,43 @@ _KIND_NAMES: Final = {
 
 
 def table_findings(
-    conn: Connection, table: TableInfo, *, is_published: bool = False
+    conn: Connection, table: TableInfo, *, inserts_only: bool = False, is_published: bool = False
 ) -> list[Finding]:
-    """Everything about one table; one that is published already may hold rows."""
+    """Everything about one table; one that is published already has been read."""
     if not table.is_table:
         return [_not_a_table(table)]
-    findings = [*_storage(table), *_identity(table), *_columns(table)]
-    findings += [*_generated(table, conn.info.server_version), *_rights(table, conn.info.user)]
-    if table.kind is Kind.PARTITIONED:
-        findings += _leaves(conn, table)
-    if table.has_children:
+    findings = shape_findings(conn, table, inserts_only=inserts_only)
+    findings += _rights(table, conn.info.user)
+    if table.children:
+        children = ", ".join(table.children)
         findings.append(
-            info(table.qualified, "has children by inheritance: each is a table of its own")
+            info(table.qualified, f"has children by inheritance, tables of their own: {children}")
         )
-    if not is_published and table.is_readable:
-        findings += _rows(conn, table)
+    is_blocked = any(finding.severity is Severity.BLOCKER for finding in findings)
+    if not (is_published or is_blocked):
+        findings += [*_rows(conn, table), *_unreadable_leaves(conn, table)]
+    return findings
+
+
+def shape_findings(
+    conn: Connection, table: TableInfo, *, inserts_only: bool = False
+) -> list[Finding]:
+    """What can come true of a table at any time by DDL, and then keeps it from being published. If
+    only its inserts are, nothing needs to identify its rows.
+    """
+    if not table.is_table:
+        return [_not_a_table(table)]
+    version_num = conn.info.server_version
+    findings = [*_storage(table), *_columns(table), *name_findings(conn, table)]
+    leaves = read_leaves(conn, table) if table.kind is Kind.PARTITIONED else []
+    for leaf in leaves:
+        findings += leaf_storage_findings(table, leaf)
+    if inserts_only:
+        message = "has no key: only its inserts are captured, for streams that append"
+        return [*findings, info(table.qualified, message)]
+    findings += identity_findings(table, version_num)
+    for leaf in leaves:
+        findings += leaf_identity_findings(table, leaf, version_num)
     return findings
 
 
@@ -75,75 +100,34 @@ def _storage(table: TableInfo) -> Iterator[Finding]:
         )
 
 
-def _identity(table: TableInfo) -> Iterator[Finding]:
-    if not table.has_usable_identity:
-        yield blocker(
-            table.qualified,
-            f"{_missing_identity(table)}: if it were published, the application's own UPDATE and "
-            "DELETE would fail",
-            shown(_identity_fix(table), qualified(table.schema, table.name)),
-        )
-    elif not table.key and not table.identity_columns:
-        yield warning(
-            table.qualified,
-            "has no key, only replica identity full: rows that are equal cannot be told apart",
-            shown("ALTER TABLE {} ADD PRIMARY KEY (…);", qualified(table.schema, table.name)),
-        )
-
-
-def _missing_identity(table: TableInfo) -> str:
-    match table.identity:
-        case ReplicaIdentity.NOTHING:
-            return "has replica identity nothing"
-        case ReplicaIdentity.INDEX:
-            return "has a replica identity index that is gone or not valid"
-    return "has a deferrable primary key only" if table.key else "has no primary key"
-
-
-def _identity_fix(table: TableInfo) -> str:
-    if not table.key:
-        return "ALTER TABLE {} ADD PRIMARY KEY (…);"
-    if table.identity is ReplicaIdentity.DEFAULT:  # and still of no use: it is deferrable
-        return "ALTER TABLE {} REPLICA IDENTITY FULL;"
-    return "ALTER TABLE {} REPLICA IDENTITY DEFAULT;"
-
-
 def _columns(table: TableInfo) -> Iterator[Finding]:
     folded = Counter(column.lower() for column in table.columns)
     if alike := sorted(column for column in table.columns if folded[column.lower()] > 1):
         yield blocker(
             table.qualified,
             f"has columns that are equal but for case: {', '.join(alike)}",
-            "rename one of them",
+            _renaming(table, alike[:1]),
         )
     if taken := [column for column in table.columns if column.lower() in META_COLUMNS]:
         yield blocker(
             table.qualified,
             f"has columns named like ours: {', '.join(taken)}",
-            "rename them",
+            _renaming(table, taken),
         )
 
 
-def _generated(table: TableInfo, version_num: int) -> Iterator[Finding]:
-    if not table.generated:
-        return
-    listed = ", ".join(table.generated)
-    if {*table.key, *table.identity_columns} & set(table.generated):
-        yield blocker(
-            table.qualified,
-            f"has generated columns in its key, and these are not captured: {listed}",
-            "choose a key of plain columns",
-        )
-    elif table.identity is ReplicaIdentity.FULL:
-        severe = version_num >= _GENERATED_REFUSED_VERSION
-        yield (blocker if severe else warning)(
-            table.qualified,
-            f"has generated columns ({listed}) in its replica identity: from postgres 18 on, the "
-            "application's own UPDATE and DELETE fail if it is published",
-            shown("ALTER TABLE {} REPLICA IDENTITY DEFAULT;", qualified(table.schema, table.name)),
-        )
-    else:
-        yield info(table.qualified, f"has generated columns, which are not captured: {listed}")
+def _renaming(table: TableInfo, columns: list[str]) -> str:
+    """To the column's name with as many underscores behind it as make it new."""
+    known = {column.lower() for column in table.columns} | set(META_COLUMNS)
+    parts = []
+    for column in columns:
+        free = column
+        while free.lower() in known:
+            free += "_"
+        known.add(free.lower())
+        names = (qualified(table.schema, table.name), identifier(column), identifier(free))
+        parts.append(shown("ALTER TABLE {} RENAME COLUMN {} TO {};", *names))
+    return " ".join(parts)
 
 
 def _rights(table: TableInfo, role: str) -> Iterator[Finding]:
@@ -157,29 +141,33 @@ def _rights(table: TableInfo, role: str) -> Iterator[Finding]:
             f"{grant} or {alter}",
         )
     elif not table.is_readable:
+        yield blocker(table.qualified, f"cannot be read by {role}", _grants(table, role))
+
+
+def _unreadable_leaves(conn: Connection, table: TableInfo) -> Iterator[Finding]:
+    """A base is read partition by partition, for which the right to read the root does not do."""
+    role = conn.info.user
+    for leaf in read_leaves(conn, table) if table.kind is Kind.PARTITIONED else ():
+        if not leaf.is_readable:
+            message = f"partition {leaf.qualified} cannot be read by {role}"
+            yield blocker(table.qualified, message, _grants(leaf, role))
+
+
+def _grants(table: TableInfo, role: str) -> str:
+    parts = []
+    if not table.is_in_reach:
         names = (identifier(table.schema), identifier(role))
-        yield blocker(
-            table.qualified,
-            f"cannot be read by {role}",
-            shown("GRANT USAGE ON SCHEMA {} TO {};", *names),
-        )
-
-
-def _leaves(conn: Connection, table: TableInfo) -> Iterator[Finding]:
-    """Postgres looks at the partition's own identity when the application updates it."""
-    for leaf in read_leaves(conn, table):
-        if not leaf.has_usable_identity:
-            yield blocker(
-                table.qualified,
-                f"partition {leaf.qualified} {_missing_identity(leaf)}: if the table were "
-                "published, the application's own UPDATE and DELETE would fail",
-                shown(_identity_fix(leaf), qualified(leaf.schema, leaf.name)),
-            )
+        parts.append(shown("GRANT USAGE ON SCHEMA {} TO {};", *names))
+    if not table.is_selectable:
+        names = (qualified(table.schema, table.name), identifier(role))
+        parts.append(shown("GRANT SELECT ON {} TO {};", *names))
+    return " ".join(parts)
 
 
 def _rows(conn: Connection, table: TableInfo) -> Iterator[Finding]:
+    """Whether the rows can be read at all: a base is made of them."""
     try:
-        is_filled = holds_rows(conn, table)
+        holds_rows(conn, table)
     except psycopg.errors.InsufficientPrivilege:
         yield blocker(
             table.qualified,
@@ -190,10 +178,3 @@ def _rows(conn: Connection, table: TableInfo) -> Iterator[Finding]:
         yield warning(table.qualified, "is locked by another session: its rows were not looked at")
     except psycopg.Error as exc:
         raise source_error(exc) from exc
-    else:
-        if is_filled:
-            yield blocker(
-                table.qualified,
-                "already holds rows, and a base copy is not supported yet",
-                "empty it, or leave it out of capture.tables",
-            )

@@ -154,6 +154,24 @@ def parse_relation(frame: bytes) -> Relation:
     return Relation(oid, schema, name, replica_identity, tuple(columns), key)
 
 
+def relation_frame(relation: Relation) -> bytes:
+    """An `R` frame as Postgres would send it: what `parse_relation` reads."""
+    schema = "" if relation.schema == "pg_catalog" else relation.schema
+    parts = [
+        *(bytes([Tag.RELATION]), struct.pack(">I", relation.oid)),
+        *(_string(schema), _string(relation.name)),
+        *(relation.identity.encode(), struct.pack(">H", len(relation.columns))),
+    ]
+    for column in relation.columns:
+        parts += [bytes([column.in_identity]), _string(column.name)]
+        parts.append(struct.pack(">Ii", column.type_oid, column.typmod))
+    return b"".join(parts)
+
+
+def _string(text: str) -> bytes:
+    return text.encode() + b"\0"
+
+
 def parse_truncate(frame: bytes) -> tuple[int, ...]:
     """Read a `T` frame: the oids of the tables it empties, in order."""
     cursor = _Cursor(frame, Tag.TRUNCATE)

@@ -2,28 +2,20 @@
 
 A publication that is changed by hand leaves a gap that Postgres does not report: the slot stays
 healthy and rows are missing. Every catalog row behind it has an oid and an xmin, which change with
-each such act, so they are kept and compared as a `Fingerprint`. A table is added in one short
-transaction that first locks out its writers: no transaction is ever seen in part, and what the
-table held before is known to be nothing.
+each such act, so they are kept and compared as a `Fingerprint`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 import psycopg
 
-from tailrace.errors import SchemaError, SourceError
-from tailrace.postgres.blockers import listed, lockers
-from tailrace.postgres.catalog import Kind, TableInfo, read_tables
-from tailrace.postgres.quote import identifier, qualified, shown, statement
+from tailrace.errors import SourceError
+from tailrace.postgres.quote import SourceNames, identifier, shown, statement
 from tailrace.postgres.session import Connection
 from tailrace.postgres.sqlstate import source_error
-
-BEFORE_COMMIT_MS_MAX: Final = 10_000
-"""How long `before_commit` may hold up the writers of a table; then the server rolls back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +84,22 @@ def fingerprint(conn: Connection, publication: str) -> Fingerprint | None:
     return Fingerprint(oid, xmin, members)
 
 
-def create_publication(conn: Connection, publication: str) -> Fingerprint:
+def published_tables(conn: Connection, names: SourceNames) -> tuple[Membership, ...]:
+    """All tables that are captured, be it their inserts alone."""
+    found = (fingerprint(conn, name) for name in (names.publication, names.inserts))
+    return tuple(member for each in found if each is not None for member in each.members)
+
+
+def create_publication(
+    conn: Connection, publication: str, *, inserts_only: bool = False
+) -> Fingerprint:
     """Make it, without tables, before the slot: decoding uses the catalog of each change's time."""
     query = "CREATE PUBLICATION {} WITH (publish_via_partition_root = true)"
+    if inserts_only:
+        query = (
+            "CREATE PUBLICATION {} "
+            "WITH (publish = 'insert, truncate', publish_via_partition_root = true)"
+        )
     try:
         conn.execute(statement(query, identifier(publication)))
     except psycopg.errors.InsufficientPrivilege as exc:
@@ -116,79 +121,3 @@ def drop_publication(conn: Connection, publication: str) -> None:
         conn.execute(statement("DROP PUBLICATION IF EXISTS {}", identifier(publication)))
     except psycopg.Error as exc:
         raise source_error(exc) from exc
-
-
-def add_table(
-    conn: Connection,
-    publication: str,
-    table: TableInfo,
-    *,
-    lock_timeout_ms: int,
-    before_commit: Callable[[Fingerprint], None],
-) -> None:
-    """Publish an empty table.
-
-    `before_commit` gets the fingerprint as it will be and makes it durable; the table's writers
-    wait for it. If it raises, nothing has happened. If the session is lost while committing, the
-    fingerprint tells afterwards whether the table was added. A lock not won within
-    `lock_timeout_ms` is SourceError(retry=True) naming who has it.
-    """
-    try:
-        with conn.transaction():
-            _lock(conn, table, lock_timeout_ms)
-            _must_be_unchanged(conn, table)
-            _must_be_empty(conn, table)
-            # ONLY: the children of an inheritance tree are tables of their own.
-            query = "ALTER PUBLICATION {} ADD TABLE ONLY {}"
-            name = qualified(table.schema, table.name)
-            conn.execute(statement(query, identifier(publication), name))
-            planned = fingerprint(conn, publication)
-            assert planned is not None
-            before_commit(planned)
-    except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled) as exc:
-        raise SourceError(
-            f"{table.qualified} is being written: {listed(lockers(conn, table.oid))}",
-            hint="end or commit these transactions; the table is tried again",
-            retry=True,
-        ) from exc
-    except psycopg.Error as exc:
-        raise source_error(exc) from exc
-
-
-def _lock(conn: Connection, table: TableInfo, lock_timeout_ms: int) -> None:
-    timeouts = {"lock": str(lock_timeout_ms), "idle": str(BEFORE_COMMIT_MS_MAX)}
-    conn.execute(
-        """SELECT set_config('lock_timeout', %(lock)s, true),
-                  set_config('idle_in_transaction_session_timeout', %(idle)s, true)""",
-        timeouts,
-    )
-    conn.execute(_on_table("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", table))
-
-
-def _must_be_unchanged(conn: Connection, table: TableInfo) -> None:
-    if read_tables(conn, [table.oid]) != [table]:
-        raise SchemaError(
-            f"{table.qualified} was altered while it was being added", hint="try again", retry=True
-        )
-
-
-def _must_be_empty(conn: Connection, table: TableInfo) -> None:
-    if holds_rows(conn, table):
-        raise SchemaError(
-            f"{table.qualified} already holds rows; a base copy is not supported yet",
-            hint="empty it, or leave it out of capture.tables",
-        )
-
-
-def holds_rows(conn: Connection, table: TableInfo) -> bool:
-    """True if the table, or any partition of it, has a row that this session can see."""
-    row = conn.execute(_on_table("SELECT EXISTS (SELECT FROM {})", table)).fetchone()
-    assert row is not None
-    return bool(row[0])
-
-
-def _on_table(query: str, table: TableInfo) -> psycopg.sql.Composed:
-    """The rows of a partitioned table are in its partitions, those of any other in itself."""
-    if table.kind is not Kind.PARTITIONED:
-        query = query.replace("{}", "ONLY {}")
-    return statement(query, qualified(table.schema, table.name))

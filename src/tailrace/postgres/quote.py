@@ -16,9 +16,10 @@ from psycopg import sql
 from tailrace.errors import ConfigError
 
 _PREFIX: Final = "tailrace_"
-_RESERVED_SUFFIX: Final = "_buffers"
+_INSERTS_SUFFIX: Final = "_inserts"
+_RESERVED_SUFFIXES: Final = ("_buffers", _INSERTS_SUFFIX)
 _NAME_BYTES_MAX: Final = 63
-SOURCE_NAME_CHARACTERS_MAX: Final = _NAME_BYTES_MAX - len(_PREFIX) - len(_RESERVED_SUFFIX)
+SOURCE_NAME_CHARACTERS_MAX: Final = _NAME_BYTES_MAX - len(_PREFIX) - len(_INSERTS_SUFFIX)
 
 _SOURCE_NAME: Final = re.compile(r"[a-z0-9_]+")
 
@@ -28,11 +29,13 @@ class SourceNames:
     """What a source is called inside Postgres.
 
     >>> SourceNames.of("main")
-    SourceNames(slot='tailrace_main', publication='tailrace_main')
+    SourceNames(slot='tailrace_main', publication='tailrace_main', inserts='tailrace_main_inserts')
     """
 
     slot: str
     publication: str
+    inserts: str
+    """The publication of tables of which only inserts are captured."""
 
     @classmethod
     def of(cls, source_name: str) -> Self:
@@ -47,13 +50,13 @@ class SourceNames:
                 f"source.name {source_name!r} is too long",
                 hint=f"use at most {SOURCE_NAME_CHARACTERS_MAX} characters",
             )
-        if source_name.endswith(_RESERVED_SUFFIX):
+        if source_name.endswith(_RESERVED_SUFFIXES):
             raise ConfigError(
-                f"source.name {source_name!r} ends in {_RESERVED_SUFFIX}, which is reserved",
-                hint=f"choose one that does not end in {_RESERVED_SUFFIX}",
+                f"source.name {source_name!r} has an ending that is reserved",
+                hint=f"choose one that does not end in {' or '.join(_RESERVED_SUFFIXES)}",
             )
         name = _PREFIX + source_name
-        return cls(slot=name, publication=name)
+        return cls(slot=name, publication=name, inserts=name + _INSERTS_SUFFIX)
 
 
 def identifier(name: str) -> sql.Identifier:

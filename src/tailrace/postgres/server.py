@@ -101,3 +101,10 @@ def wal_position(conn: Connection) -> Lsn:
     row = conn.execute(_POSITION).fetchone()
     assert row is not None
     return Lsn.parse(row[0])
+
+
+def insert_position(conn: Connection) -> Lsn:
+    """A position that nothing that has ended by now stands after, durable or not."""
+    row = conn.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+    assert row is not None
+    return Lsn.parse(row[0])

@@ -14,14 +14,17 @@ from typing import Final, TypeAlias
 
 import psycopg
 from psycopg import pq, sql
+from psycopg.abc import Buffer
+from psycopg.adapt import Loader
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, SourceError
 from tailrace.postgres.sqlstate import connect_error, source_error
 
 __all__ = [
     "APPLICATION_NAME",
+    "NO_ENCODING",
     "PINNED",
     "Connection",
     "connect",
@@ -40,6 +43,9 @@ APPLICATION_NAME: Final = "tailrace"
 
 CONNECT_TIMEOUT_S: Final = 10
 
+NO_ENCODING: Final = "SQL_ASCII"
+"""The encoding of a database in which a text is whatever bytes were put in."""
+
 PINNED: Final[Mapping[str, str]] = MappingProxyType(
     {
         # The text of values.
@@ -50,8 +56,10 @@ PINNED: Final[Mapping[str, str]] = MappingProxyType(
         "extra_float_digits": "3",
         "bytea_output": "hex",
         "lc_monetary": "C",
-        # Names are always qualified, so nobody can put an object of theirs before one of ours.
+        # Names are always qualified, so nobody can put an object of theirs before one of ours. Both
+        # settings also change the text of a regclass.
         "search_path": "",
+        "quote_all_identifiers": "off",
         # A row that a policy would hide must be an error, not a missing row.
         "row_security": "off",
         "default_transaction_isolation": "read committed",
@@ -64,6 +72,9 @@ PINNED: Final[Mapping[str, str]] = MappingProxyType(
         "idle_session_timeout": "0",
     }
 )
+
+# All that psycopg reads as text; 0 stands for the types that it does not know.
+_TEXT_TYPES: Final = (0, "text", "name", "varchar", "bpchar", '"char"')
 
 _SETTING_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 # What libpq's splitter (pg_split_opts) takes for the end of a word, and its escape.
@@ -122,17 +133,33 @@ def connect(
         conn = psycopg.connect(target, autocommit=True)
     except psycopg.Error as exc:
         raise connect_error(str(exc), target) from exc
-    pin(conn.pgconn)
+    try:
+        pin(conn.pgconn)
+    except SourceError:
+        conn.close()
+        raise
+    if conn.info.parameter_status("server_encoding") == NO_ENCODING:
+        for kind in _TEXT_TYPES:
+            conn.adapters.register_loader(kind, _AnyText)
     return conn
 
 
+class _AnyText(Loader):
+    """Text whatever its bytes are: one odd name must not hide all other tables."""
+
+    def load(self, data: Buffer) -> str:
+        return bytes(data).decode("utf-8", "replace")
+
+
 def pin(pgconn: pq.abc.PGconn) -> None:
-    """Set again what the environment has overridden.
+    """Set again what the environment has overridden, and the encoding if the database has none.
 
     libpq sends PGTZ and PGDATESTYLE beside `options`, and the server lets them win. Both are
-    settings that the server reports, so a session without them costs no round trip.
+    settings that the server reports, so a session without them costs no round trip. A database of
+    encoding SQL_ASCII may hold any bytes, and Postgres refuses to send those that are not of the
+    client's encoding: only a client that has none gets them all.
     """
-    for name, value in PINNED.items():
+    for name, value in {**PINNED, "client_encoding": _client_encoding(pgconn)}.items():
         reported = pgconn.parameter_status(name.encode())
         if reported is None or reported == value.encode():
             continue
@@ -140,6 +167,11 @@ def pin(pgconn: pq.abc.PGconn) -> None:
         result = pgconn.exec_(statement.as_bytes())
         if result.status != pq.ExecStatus.COMMAND_OK:
             raise source_error(psycopg.errors.error_from_result(result))
+
+
+def _client_encoding(pgconn: pq.abc.PGconn) -> str:
+    has_none = pgconn.parameter_status(b"server_encoding") == NO_ENCODING.encode()
+    return NO_ENCODING if has_none else PINNED["client_encoding"]
 
 
 def redact_dsn(dsn: str) -> str:

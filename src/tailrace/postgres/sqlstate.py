@@ -24,6 +24,7 @@ UNDEFINED_OBJECT: Final = "42704"
 DUPLICATE_OBJECT: Final = "42710"
 LIMIT_EXCEEDED: Final = "53400"
 INSUFFICIENT_PRIVILEGE: Final = "42501"
+SERIALIZATION_FAILURE: Final = "40001"
 
 # Connection, transaction rollback, resources, operator, system: these pass. (SQLSTATE classes)
 _PASSING_CLASSES: Final = frozenset({"08", "40", "53", "57", "58"})

@@ -2,6 +2,8 @@
 
     0/16B3748:3 update public.orders id=7 status="paid"
 
+A whole table is announced by a line of its own, `0/16B3748 load public.orders`; then come its rows.
+
 It records nothing: a batch that comes again is shown again.
 """
 
@@ -11,10 +13,12 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, TextIO
 
+import pyarrow as pa
+
 from tailrace.decode import TableChanges
 from tailrace.model import Lsn, Offset, Op, Relation, ReplicaIdentity
 from tailrace.model.change import BEFORE, COMMIT_LSN, OP, ORDINAL, TEXT, UNCHANGED
-from tailrace.sinks.sink import Batch
+from tailrace.sinks.sink import Batch, Load
 
 _VALUE_CHARS_MAX: Final = 80
 
@@ -35,6 +39,14 @@ class ConsoleSink:
         lines = [line for changes in batch.tables for line in _lines(changes)]
         lines.sort(key=lambda line: line[0])
         self._out.writelines(f"{offset} {text}\n" for offset, text in lines)
+        self._out.flush()
+
+    def load(self, load: Load, rows: Iterable[pa.Table]) -> None:
+        """Say that the table comes whole, and show its rows."""
+        self._out.write(f"{load.position} load {load.relation.qualified}\n")
+        for part in rows:
+            lines = _lines(TableChanges(load.relation, part))
+            self._out.writelines(f"{offset} {text}\n" for offset, text in lines)
         self._out.flush()
 
     def committed(self, stream: str, relations: Iterable[Relation]) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,13 +43,13 @@ class Events:
     @classmethod
     def of(cls, rows: pa.Table, relation: Relation) -> Events:
         own = key_columns(rows, relation.key)
-        _require_values(own, relation)
+        require_values(own, relation)
         count = rows.num_rows
         with_old = np.flatnonzero(
             is_op(rows, Op.UPDATE) & rows.column(BEFORE).is_valid().to_numpy()
         )
         old = _old_keys(rows, relation, with_old)
-        _require_values(old, relation)
+        require_values(old, relation)
         own_codes, old_codes = encode_keys(own, old)
         differs = old_codes != own_codes[with_old]
         moved, moved_codes = with_old[differs], old_codes[differs]
@@ -90,7 +91,8 @@ def of_struct(structs: Column, name: str) -> Column:
     return fields
 
 
-def _require_values(keys: pa.Table, relation: Relation) -> None:
+def require_values(keys: pa.Table, relation: Relation) -> None:
+    """Refuse keys that their columns cannot hold."""
     name = null_key_column(keys)
     if name is not None:
         raise SchemaError(
@@ -99,6 +101,13 @@ def _require_values(keys: pa.Table, relation: Relation) -> None:
             hint="values such as NaN or infinity cannot identify a row; change them in the source,"
             " or deliver the table in append mode",
         )
+
+
+def with_keys(parts: Iterable[pa.Table], relation: Relation) -> Iterator[pa.Table]:
+    """The same rows; raises SchemaError at one whose key its columns cannot hold."""
+    for part in parts:
+        require_values(key_columns(part, relation.key), relation)
+        yield part
 
 
 def is_op(rows: pa.Table, op: Op) -> Mask:

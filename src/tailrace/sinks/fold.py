@@ -28,6 +28,7 @@ from tailrace.sinks.events import Events, is_op
 from tailrace.sinks.keys import Mask, Rows
 from tailrace.sinks.lineage import Lineage
 from tailrace.sinks.refusal import require_key
+from tailrace.sinks.texts import with_own_texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def fold(changes: TableChanges) -> Fold:
     relation = changes.relation
     require_key(relation)
     truncated, rows = _after_truncate(changes.rows)
-    rows = rows.combine_chunks()
+    rows = with_own_texts(rows).combine_chunks()
     events = Events.of(rows, relation)
     last = events.last_of_each_key()
     gone = events.deletes[last]

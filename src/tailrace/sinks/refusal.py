@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tailrace.errors import SchemaError
 from tailrace.model import META_COLUMNS, Relation, ReplicaIdentity
 
 
-def require_names(relation: Relation) -> None:
-    """Refuse columns that could not be told from each other, or from those that Tailrace adds."""
-    taken = {name.lower(): name for name in META_COLUMNS}
+def require_names(relation: Relation, *, also: Iterable[str] = ()) -> None:
+    """Refuse columns that could not be told from each other, or from those that Tailrace adds:
+    those of a change, and `also`.
+    """
+    taken = {name.lower(): name for name in (*META_COLUMNS, *also)}
     for name in relation.column_names:
         if name.lower() in taken:
             raise SchemaError(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
+
+import pyarrow as pa
 
 from tailrace.decode import TableChanges
-from tailrace.model import Offset, Relation
+from tailrace.model import Lsn, Offset, Relation
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +33,29 @@ class Batch:
     known_tables: frozenset[str] = frozenset()
 
 
+LOAD_ORDINAL: Final = -1
+"""The place, at a load's position, of the end of what was there before. Its rows count from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A whole table as it was at `position`, which becomes what its target holds.
+
+    It takes a number in the same row as the stream's batches. `commit_ts_us` is the time at which
+    the table was read, in microseconds since 1970.
+    """
+
+    stream: str
+    sequence: int
+    relation: Relation
+    position: Lsn
+    commit_ts_us: int
+
+
 class Sink(Protocol):
     """A place that changes are delivered to.
 
-    Order: the caller hands over the batches of a stream by rising sequence, one at a time; within
+    Order: the caller hands over batches and loads of a stream by rising sequence, one at a time; in
     a batch the rows of a table are in offset order, and a sink keeps the order of each key.
     Tables of a batch are independent of each other.
 
@@ -49,7 +70,7 @@ class Sink(Protocol):
     Retries: the caller's. An error with `retry` may pass; any other needs a person. Either way
     the batch has to be written again; a sink itself waits for nothing and tries nothing twice.
 
-    Threads: the batches of one stream come from one thread at a time; different streams may share
+    Threads: what one stream delivers comes from one thread at a time; different streams may share
     a sink.
     """
 
@@ -65,6 +86,18 @@ class Sink(Protocol):
 
         Raises SchemaError if a table's shape does not fit its target, SinkError for anything
         else; the target of the table that failed is then as it was.
+        """
+        ...
+
+    def load(self, load: Load, rows: Iterable[pa.Table]) -> None:
+        """Let the target hold these rows and no others, all at once, in the shape of the relation.
+
+        The rows are inserts with the columns of a change, in any order, and are taken piece by
+        piece, never all at a time. Everything that holds for a batch holds for a load: it is
+        recorded with the data, and one that is recorded already changes nothing. If it fails, or
+        if `rows` raises, which is passed on, the target is as it was. The target may have another
+        shape, or not be there. A sink that keeps every change adds the rows behind a TRUNCATE; one
+        that keeps every version closes and opens only what differs.
         """
         ...
 

@@ -12,6 +12,8 @@ from tailrace.errors import ConfigError, LogError, StoreError, TailraceError
 from tailrace.log import Reader
 from tailrace.log.plan import Limits, offset_at_time, offset_before_time
 from tailrace.model import Offset
+from tailrace.spark.place import BEFORE_BASE, Place
+from tailrace.spark.whole import newest_base
 from tailrace.storage import open_store
 
 ERROR_PREFIX: Final = "tailrace: "
@@ -19,6 +21,8 @@ ERROR_PREFIX: Final = "tailrace: "
 
 BATCH_BYTES: Final = 64 << 20
 NO_LIMIT: Final = 1 << 62
+BASE: Final = "base"
+"""The start of a read that begins with the table's base."""
 
 _KNOWN: Final = (
     "log",
@@ -62,7 +66,7 @@ class ReadOptions:
     log: str
     table: str
     columns: tuple[str, ...] | None
-    starting: str
+    starting: str | None
     ending: str
     starting_time_us: int | None
     ending_time_us: int | None
@@ -84,7 +88,7 @@ class ReadOptions:
             log=given["log"],
             table=given["table"],
             columns=tuple(name.strip() for name in columns.split(",")) if columns else None,
-            starting=given.get("startingOffset", "earliest"),
+            starting=given.get("startingOffset"),
             ending=given.get("endingOffset", "latest"),
             starting_time_us=_time_us(given, "startingTimestamp"),
             ending_time_us=_time_us(given, "endingTimestamp"),
@@ -106,11 +110,24 @@ class ReadOptions:
         """Whether an end is set."""
         return self.ending != "latest" or self.ending_time_us is not None
 
-    def start(self, reader: Reader) -> Offset:
-        """The position after which to read."""
+    def start(self, reader: Reader) -> Place:
+        """The place after which to read: a position, or the table's base.
+
+        Nothing said means the base if there is one, unless an end is set.
+        """
         if self.starting_time_us is not None:
-            return offset_before_time(reader, self.starting_time_us)
-        return _position(reader, self.starting, "startingOffset")
+            return Place(offset_before_time(reader, self.starting_time_us))
+        if self.starting == BASE or (self.starting is None and not self.is_bounded):
+            upto = self.end(reader) if self.is_bounded else None
+            if newest_base(reader.store, self.table, upto=upto) is not None:
+                return BEFORE_BASE
+            if self.starting == BASE:
+                raise ConfigError(
+                    f"{self.table} has no base{f' up to {upto}' if upto is not None else ''}",
+                    hint="`tailrace snapshot` makes one; startingOffset=earliest does without",
+                )
+        starting = "earliest" if self.starting is None else self.starting
+        return Place(_position(reader, starting, "startingOffset"))
 
     def end(self, reader: Reader) -> Offset:
         """The position up to which to read."""
@@ -140,7 +157,8 @@ def _position(reader: Reader, text: str, option: str) -> Offset:
         return Offset.from_json(text) if text.startswith("{") else Offset.parse(text)
     except (ValueError, KeyError) as error:
         raise ConfigError(
-            f"{option} {text!r} is not a position", hint="earliest, latest, 0/16B3748, 0/16B3748:3"
+            f"{option} {text!r} is not a position",
+            hint="earliest, latest, 0/16B3748, 0/16B3748:3",
         ) from error
 
 

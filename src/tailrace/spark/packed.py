@@ -4,11 +4,15 @@ Spark gives a query one schema, but every table has its own. So the executors de
 row per table and piece, with the table's shape and its changes as an Arrow payload; the driver
 unpacks them. A job per table would read every segment once per table: measured with ten tables,
 that takes two to four times as long.
+
+Tables may have to be read from different positions on. A batch ends where one of them joins in, so
+a batch has all changes of a table or none.
 """
 
 from __future__ import annotations
 
-import json
+import base64
+import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -18,9 +22,8 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes
 from pyspark.sql.types import StructType
 
 from tailrace.log import Reader
-from tailrace.log.plan import Limits, pieces
+from tailrace.log.plan import Limits, Wanted, pieces
 from tailrace.model import Offset, Relation
-from tailrace.postgres.pattern import TablePattern
 from tailrace.spark.options import one_line_errors
 from tailrace.spark.planning import (
     BatchEnds,
@@ -29,6 +32,7 @@ from tailrace.spark.planning import (
     partitions,
     worker_store,
 )
+from tailrace.spark.selection import EVERYTHING, Selection
 from tailrace.storage import open_store
 
 if TYPE_CHECKING:
@@ -38,41 +42,36 @@ SCHEMA: Final = "lsn long, ordinal long, about binary, changes binary"
 
 
 @dataclass(frozen=True, slots=True)
+class ReadTable:
+    """A table to read, by oid and under this name, from `after` on."""
+
+    oid: int
+    name: str
+    after: Offset
+
+
+@dataclass(frozen=True, slots=True)
 class PackedOptions:
     """What a packed read is told. `first_end` is where the first batch must end, if it is known."""
 
     log: str
-    patterns: tuple[str, ...]
+    tables: tuple[ReadTable, ...]
     start: Offset
     first_end: Offset | None
     changes_max: int
     bytes_max: int
+    selection: Selection = EVERYTHING
 
     def to_option(self) -> str:
         """As the one option `spec` of the source."""
-        return json.dumps(
-            {
-                "log": self.log,
-                "patterns": list(self.patterns),
-                "start": self.start.to_dict(),
-                "first_end": self.first_end and self.first_end.to_dict(),
-                "changes_max": self.changes_max,
-                "bytes_max": self.bytes_max,
-            }
-        )
+        return base64.b64encode(pickle.dumps(self)).decode()
 
     @classmethod
     def from_option(cls, text: str) -> PackedOptions:
         """Read what `to_option` wrote."""
-        value = json.loads(text)
-        return cls(
-            log=value["log"],
-            patterns=tuple(value["patterns"]),
-            start=Offset.from_dict(value["start"]),
-            first_end=value["first_end"] and Offset.from_dict(value["first_end"]),
-            changes_max=value["changes_max"],
-            bytes_max=value["bytes_max"],
-        )
+        options = pickle.loads(base64.b64decode(text))
+        assert isinstance(options, cls)
+        return options
 
 
 class PackedDataSource(DataSource):
@@ -93,11 +92,14 @@ class PackedDataSource(DataSource):
 
 
 class PackedPartition(LogPartition):
-    """Pieces for one task; the first task of a batch also tells the batch's range."""
+    """Pieces for one task of the batch that begins after `after`; the first one also tells where it
+    ends.
+    """
 
-    def __init__(self, group: LogPartition, batch: tuple[Offset, Offset] | None) -> None:
+    def __init__(self, group: LogPartition, after: Offset, upto: Offset | None = None) -> None:
         super().__init__(group.pieces)
-        self.batch = batch
+        self.after = after
+        self.upto = upto
 
 
 class PackedStreamReader(DataSourceStreamReader):
@@ -105,7 +107,6 @@ class PackedStreamReader(DataSourceStreamReader):
 
     def __init__(self, options: PackedOptions) -> None:
         self._options = options
-        self._patterns = tuple(TablePattern.parse(text) for text in options.patterns)
         self._ends: BatchEnds | None = None
 
     def __getstate__(self) -> dict[str, object]:
@@ -125,16 +126,19 @@ class PackedStreamReader(DataSourceStreamReader):
             after = Offset.from_dict(start)
             if self._options.first_end is not None and after == self._options.start:
                 return self._options.first_end.to_dict()
-            return self._batch_ends().next(after, limit).to_dict()
+            end = self._batch_ends().next(after, limit, wanted=self._wanted(after))
+            joins = [table.after for table in self._options.tables if table.after > after]
+            return min([end, *joins]).to_dict()
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """Tell the range even if no table has a change."""
         with one_line_errors():
             after, upto = Offset.from_dict(start), Offset.from_dict(end)
             reader = self._batch_ends().reader
-            first, *rest = partitions(pieces(reader, after, upto, wanted=self._wants))
-            batch = (after, upto)
-            return [PackedPartition(first, batch), *(PackedPartition(g, None) for g in rest)]
+            planned = pieces(reader, after, upto, wanted=self._wanted(after))
+            first, *rest = partitions(planned)
+            told = PackedPartition(first, after, upto)
+            return [told, *(PackedPartition(group, after) for group in rest)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs on an executor."""
@@ -142,18 +146,27 @@ class PackedStreamReader(DataSourceStreamReader):
 
         assert isinstance(partition, PackedPartition)
         with one_line_errors():
-            if partition.batch is not None:
-                yield range_row(*partition.batch)
-            store = worker_store(self._options.log)
-            for changes in decode_pieces(store, partition.pieces, self._wants, None):
-                yield changes_row(changes)
+            if partition.upto is not None:
+                yield range_row(partition.after, partition.upto)
+            store, selection = worker_store(self._options.log), self._options.selection
+            wanted, columns = self._wanted(partition.after), selection.read_columns
+            for changes in decode_pieces(store, partition.pieces, wanted, columns):
+                selected = selection.apply(changes)
+                if selected.rows.num_rows:
+                    yield changes_row(selected)
 
-    def _wants(self, relation: Relation) -> bool:
-        return any(one.matches(relation.schema, relation.name) for one in self._patterns)
+    def _wanted(self, after: Offset) -> Wanted:
+        """The tables that are read in a batch which begins there."""
+        names = {table.oid: table.name for table in self._options.tables if table.after <= after}
+
+        def wanted(relation: Relation) -> bool:
+            return names.get(relation.oid) == relation.qualified
+
+        return wanted
 
     def _batch_ends(self) -> BatchEnds:
         if self._ends is None:
             limits = Limits(self._options.changes_max, self._options.bytes_max)
             reader = Reader(open_store(self._options.log))
-            self._ends = BatchEnds(reader, limits=limits, wanted=self._wants)
+            self._ends = BatchEnds(reader, limits=limits)
         return self._ends

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRow
 
 from tailrace.log import Reader, layout
 from tailrace.log.plan import Limits, Piece, Wanted, fetch, plan_end
-from tailrace.model import Offset
+from tailrace.model import Offset, Relation
 from tailrace.spark.options import NO_LIMIT
 from tailrace.storage import ObjectMissing, Store, open_store
 
@@ -60,25 +60,32 @@ def partitions(pieces: Iterable[Piece]) -> list[LogPartition]:
 
 
 def decode_pieces(
-    store: Store, pieces: Iterable[Piece], wanted: Wanted, columns: tuple[str, ...] | None
+    store: Store,
+    pieces: Iterable[Piece],
+    wanted: Wanted,
+    columns: tuple[str, ...] | None,
+    *,
+    read_as: Callable[[Relation], Relation] = lambda relation: relation,
 ) -> Iterator[TableChanges]:
-    """Fetch and decode, piece by piece."""
+    """Fetch and decode, piece by piece; each table in the shape that `read_as` gives for it."""
     from tailrace.decode import decode
 
     for planned in pieces:
         for piece, segment in fetch(store, planned, wanted=wanted):
             header = segment.header
             names = {use.relation.qualified for use in header.relations if wanted(use.relation)}
-            yield from decode(
+            found = decode(
                 segment.frames,
-                initial=header.initial,
-                versions=header.versions,
+                initial={oid: read_as(each) for oid, each in header.initial.items()},
+                versions={frame: read_as(each) for frame, each in header.versions.items()},
                 after=piece.after,
                 upto=piece.upto,
                 tables=names,
                 columns=columns,
                 open_transaction=_open_transaction(piece),
             )
+            # Another table may have had the name.
+            yield from (changes for changes in found if wanted(changes.relation))
 
 
 def _open_transaction(piece: Piece) -> OpenTransaction | None:
@@ -108,7 +115,6 @@ class BatchEnds:
         reader: Reader,
         *,
         limits: Limits,
-        wanted: Wanted,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -116,7 +122,6 @@ class BatchEnds:
         self._clock = clock
         self._sleep = sleep
         self._limits = limits
-        self._wanted = wanted
         self._target: Offset | None = None
         self._idle_at: Offset | None = None
         self._poll_at = 0.0
@@ -126,11 +131,11 @@ class BatchEnds:
         """From now on, what is appended later is not there (Trigger.AvailableNow)."""
         self._target = Offset.whole(self.reader.tip().segment_end)
 
-    def next(self, start: Offset, limit: ReadLimit) -> Offset:
+    def next(self, start: Offset, limit: ReadLimit, *, wanted: Wanted) -> Offset:
         """The end of the batch that starts after `start`; `start` if there is nothing new."""
         if start == self._idle_at and not self._is_news(start):
             return start
-        end = plan_end(self.reader, start, limits=self._limited(limit), wanted=self._wanted)
+        end = plan_end(self.reader, start, limits=self.limited(limit), wanted=wanted)
         if self._target is not None:
             end = max(start, min(end, self._target))
         if end == start:
@@ -154,7 +159,8 @@ class BatchEnds:
             return False
         return True
 
-    def _limited(self, limit: ReadLimit) -> Limits:
+    def limited(self, limit: ReadLimit) -> Limits:
+        """What Spark's limit means, beside our own."""
         match limit:
             case ReadMaxRows(max_rows):
                 return replace(self._limits, changes_max=max_rows)

@@ -12,6 +12,7 @@ from tailrace.errors import ConfigError, SchemaError
 from tailrace.log.history import headers_back
 from tailrace.model import Relation
 from tailrace.spark.options import ReadOptions
+from tailrace.spark.whole import newest_base
 
 
 def newest_relation(options: ReadOptions) -> Relation:
@@ -19,16 +20,22 @@ def newest_relation(options: ReadOptions) -> Relation:
     reader = options.reader()
     reader.begin()  # a log that is not there is another error than a table that is not in it
     end = options.end(reader) if options.is_bounded else None
+    base = newest_base(reader.store, options.table, upto=end)
     known: set[str] = set()
     for header in headers_back(reader.store):
+        if base is not None and header.end <= base.position:
+            break
         uses = [use for use in header.relations if end is None or use.since <= end]
         known |= {use.relation.qualified for use in uses}
         own = [use for use in uses if use.relation.qualified == options.table]
-        if own:
-            return max(own, key=lambda use: use.since).relation
+        newest = max(own, key=lambda use: use.since, default=None)
+        if newest is not None and (base is None or newest.since.commit_lsn > base.position):
+            return newest.relation
+    if base is not None:
+        return base.relation
     until = f" up to {end}" if end is not None else ""
     raise ConfigError(
-        f"the log holds no change of {options.table}{until}",
+        f"the log holds neither a base nor a change of {options.table}{until}",
         hint=f"tables: {', '.join(sorted(known)) or 'none yet'}",
     )
 

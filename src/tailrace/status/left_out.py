@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container
 from dataclasses import dataclass
 
 from tailrace.postgres.catalog import TableInfo, tables_matching
 from tailrace.postgres.check_table import table_findings
 from tailrace.postgres.finding import Severity
-from tailrace.postgres.publication import Fingerprint
+from tailrace.postgres.selection import Selection
 from tailrace.postgres.session import Connection
 
 
@@ -22,16 +22,18 @@ class LeftOut:
 
 
 def left_out(
-    conn: Connection, patterns: Sequence[str], published: Fingerprint | None
+    conn: Connection, selection: Selection, published: Container[int]
 ) -> tuple[LeftOut, ...]:
-    """Compare what the patterns match with what is published; raises psycopg.Error, SourceError."""
-    members = {member.relation_oid for member in published.members} if published else set()
-    asked = tables_matching(conn, patterns) if patterns else []
-    return tuple(_reason(conn, table) for table in asked if table.oid not in members)
+    """Compare what is asked for with the oids of what is published; raises psycopg.Error,
+    SourceError.
+    """
+    asked = tables_matching(conn, selection.patterns) if selection.patterns else []
+    return tuple(_reason(conn, table, selection) for table in asked if table.oid not in published)
 
 
-def _reason(conn: Connection, table: TableInfo) -> LeftOut:
-    for finding in table_findings(conn, table):
+def _reason(conn: Connection, table: TableInfo, selection: Selection) -> LeftOut:
+    inserts_only = selection.is_inserts_only(table)
+    for finding in table_findings(conn, table, inserts_only=inserts_only):
         if finding.severity is Severity.BLOCKER:
             return LeftOut(table.qualified, finding.message, finding.fix)
     return LeftOut(table.qualified, "is not taken up yet")

@@ -7,24 +7,33 @@ the part of the log that it has seen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Final
 
 import psycopg
 
 from tailrace.errors import LogError, SourceError
 from tailrace.log import Reader, layout, read_genesis
+from tailrace.log.bases import newest_positions
 from tailrace.log.retention import reader_positions
+from tailrace.log.wanted import WantedBase, wanted_bases
 from tailrace.model import Lsn
-from tailrace.postgres.publication import Fingerprint, fingerprint
+from tailrace.postgres.pattern import TablePattern
+from tailrace.postgres.publication import Membership, published_tables
 from tailrace.postgres.quote import SourceNames
+from tailrace.postgres.selection import Selection
 from tailrace.postgres.server import wal_position
 from tailrace.postgres.session import connect, source_error
 from tailrace.postgres.slot import SlotState, read_slot
 from tailrace.status.age import oldest_commit_s
 from tailrace.status.left_out import LeftOut, left_out
+from tailrace.status.under_way import BaseUnderWay, bases_under_way
 from tailrace.storage import Store
+from tailrace.verify.stored import Verified, last_result
+
+_NOTHING: Final = Selection(())
 
 
 class State(StrEnum):
@@ -43,6 +52,7 @@ class SourceReport:
     """The slot and its tables, as Postgres sees them; `error` if Postgres could not be asked.
 
     `safe_wal_bytes` is how much more may be written before the slot is lost; None without a limit.
+    `stale` are tables of which something was not streamed: they are whole again with a new base.
     """
 
     slot: str
@@ -52,7 +62,10 @@ class SourceReport:
     retained_wal_bytes: int | None = None
     safe_wal_bytes: int | None = None
     tables: tuple[str, ...] = ()
+    without_base: tuple[str, ...] = ()
+    stale: tuple[LeftOut, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    bases_under_way: tuple[BaseUnderWay, ...] = ()
     error: str = ""
 
 
@@ -76,14 +89,18 @@ class StreamReport:
     """How far a stream is; `position` is None if it has not begun.
 
     `lag_bytes` is the WAL between it and the log's end, `lag_s` the age of the oldest commit that
-    it has not delivered. `error` says why it cannot go on from where it is.
+    it has not delivered. `waiting` are tables whose base is not complete yet: the others flow
+    meanwhile. `error` says why it cannot go on from where it is. `verified` is what came of the
+    last comparison of all its tables with the source.
     """
 
     name: str
     position: Lsn | None = None
     lag_bytes: int | None = None
     lag_s: float | None = None
+    waiting: tuple[str, ...] = ()
     error: str = ""
+    verified: Verified | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,41 +115,62 @@ class Report:
     def is_healthy(self) -> bool:
         """False if something needs a person."""
         is_captured = self.source.state in (State.NOT_BEGUN, State.STREAMING)
-        return is_captured and not any(stream.error for stream in self.streams)
+        is_well = (
+            not stream.error and (stream.verified is None or stream.verified.equal)
+            for stream in self.streams
+        )
+        return is_captured and all(is_well)
 
 
 def gather(
     dsn: str | None,
     names: SourceNames,
     reader: Reader,
-    streams: Sequence[str],
+    streams: Mapping[str, Sequence[str]],
     *,
     now_s: float,
-    patterns: Sequence[str] = (),
+    selection: Selection = _NOTHING,
 ) -> Report:
-    """Ask Postgres and the store; `dsn` is None if the source is not running.
+    """Ask Postgres and the store; `dsn` is None if the source is not running. `streams` gives the
+    patterns of each stream's tables.
 
-    With `patterns` it is also told which of these tables are left out, and why.
+    With `selection` it is also told which of these tables are left out, and why.
     """
     log = _log(reader)
     positions = reader_positions(reader.store)
-    reports = tuple(_stream(name, positions.get(name), log, reader, now_s) for name in streams)
-    source = _source(dsn, names, patterns, has_log=log.start is not None)
+    based = newest_positions(reader.store)
+    wanted = wanted_bases(reader.store, based)
+    source = _source(dsn, names, selection, based, wanted, has_log=log.start is not None)
+    reports = tuple(
+        replace(
+            _stream(name, positions.get(name), log, reader, now_s),
+            waiting=_matching(source.without_base, tables),
+            verified=last_result(reader.store, name),
+        )
+        for name, tables in streams.items()
+    )
     if source.wal_lsn is not None and log.tip is not None:
         log = replace(log, lag_bytes=max(0, source.wal_lsn - log.tip.wal))
     return Report(source, log, reports)
 
 
 def _source(
-    dsn: str | None, names: SourceNames, patterns: Sequence[str], *, has_log: bool
+    dsn: str | None,
+    names: SourceNames,
+    selection: Selection,
+    based: Collection[int],
+    wanted: Mapping[int, WantedBase],
+    *,
+    has_log: bool,
 ) -> SourceReport:
     if dsn is None:
         return SourceReport(names.slot, State.UNKNOWN, error="the embedded postgres is not running")
     try:
         with connect(dsn) as conn:
             slot = read_slot(conn, names.slot)
-            published = fingerprint(conn, names.publication)
-            excluded = left_out(conn, patterns, published)
+            published = published_tables(conn, names)
+            excluded = left_out(conn, selection, {member.relation_oid for member in published})
+            under_way = bases_under_way(conn)
             position = wal_position(conn)
     except psycopg.Error as error:
         return SourceReport(names.slot, State.UNKNOWN, error=str(source_error(error)))
@@ -146,6 +184,13 @@ def _source(
         retained_wal_bytes=position - slot.restart_lsn if slot and slot.restart_lsn else None,
         safe_wal_bytes=slot.safe_wal_bytes if slot else None,
         tables=_tables(published),
+        without_base=_tables(published, without=based),
+        bases_under_way=under_way,
+        stale=tuple(
+            LeftOut(member.table, wanted[member.relation_oid].reason)
+            for member in published
+            if member.relation_oid in wanted
+        ),
         left_out=excluded,
     )
 
@@ -158,8 +203,16 @@ def _state(slot: SlotState | None, *, has_log: bool) -> State:
     return State.STREAMING if slot.is_active else State.IDLE
 
 
-def _tables(published: Fingerprint | None) -> tuple[str, ...]:
-    return tuple(sorted(member.table for member in published.members)) if published else ()
+def _tables(published: Sequence[Membership], *, without: Collection[int] = ()) -> tuple[str, ...]:
+    return tuple(sorted(each.table for each in published if each.relation_oid not in without))
+
+
+def _matching(tables: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]:
+    parsed = [TablePattern.parse(text) for text in patterns]
+    names = [(table, table.split(".", 1)) for table in tables]
+    return tuple(
+        table for table, name in names if any(one.matches(name[0], name[1]) for one in parsed)
+    )
 
 
 def _log(reader: Reader) -> LogReport:

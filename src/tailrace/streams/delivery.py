@@ -1,26 +1,30 @@
-"""Hands the micro-batches of one query to a sink, each with a number and a range that are fixed.
+"""Hands the bases and the micro-batches of one stream to a sink, each under a number that is fixed.
 
-Called by Spark on the driver, one batch at a time. What it raises ends the query; the pipeline
-reads `failure` to tell whether trying again may help, because Spark keeps only the text.
+A load comes before the query, a batch from Spark on the driver, one at a time. What a batch raises
+ends the query; the pipeline reads `failure` to tell whether trying again may help, because Spark
+keeps only the text.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from tailrace.decode import TableChanges
-from tailrace.errors import SinkError
+from tailrace.errors import LogFenced, SchemaError, SinkError
 from tailrace.failpoint import failpoint
-from tailrace.model import Offset
-from tailrace.sinks import Batch, Sink
-from tailrace.spark.packing import Unpacked, unpack
+from tailrace.log import Base
+from tailrace.model import Offset, Relation
+from tailrace.sinks import Batch, Load, Sink
+from tailrace.spark.packing import unpack
+from tailrace.spark.selection import EVERYTHING, Selection
 from tailrace.streams.record import BatchRecord, StreamRecord
+from tailrace.streams.repair import deliver_repair
 from tailrace.streams.resume import Resume
+from tailrace.streams.taken import Taken, slowest
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,7 @@ class Delivered:
 
 
 class Delivery:
-    """The batches of one run of a stream, from where it resumed."""
+    """The loads and batches of one run of a stream, from where it resumed."""
 
     def __init__(
         self,
@@ -43,17 +47,19 @@ class Delivery:
         record: StreamRecord,
         at: Resume,
         *,
-        patterns: tuple[str, ...],
         writer: str,
+        selection: Selection = EVERYTHING,
+        bases: Callable[[], Mapping[int, Base]] = dict,
     ) -> None:
         self._stream = stream
         self._sink = sink
         self._record = record
-        self._patterns = patterns
         self._writer = writer
+        self._selection = selection
+        self._bases = bases
         self._sequence = at.sequence
-        self._known = at.known
         self._unfinished = at.unfinished
+        self.tables = at.tables
         self.delivered = Delivered(at.start)
         self.failure: BaseException | None = None
 
@@ -72,16 +78,17 @@ class Delivery:
         began = time.monotonic()
         found = unpack(packed)
         assert found.after == self.delivered.position, "a batch does not follow the one before"
-        batch = self._fixed(found)
+        batch = self._fixed(self._planned(found.after, found.upto))
+        assert batch.upto == found.upto, "a fixed batch has another end"
+        known = frozenset(table.qualified for table in batch.tables)
         failpoint("batch.before_write")
-        self._sink.write(
-            Batch(self._stream, batch.sequence, batch.after, batch.upto, found.tables, self._known)
+        self._write(
+            Batch(self._stream, batch.sequence, batch.after, batch.upto, found.tables, known)
         )
         failpoint("batch.after_write")
         self._record.finish(batch)
         failpoint("batch.after_finish")
-        self._sequence = batch.sequence + 1
-        self._known |= batch.tables
+        self._advance(batch)
         self.delivered = Delivered(
             position=batch.upto,
             batch_count=self.delivered.batch_count + 1,
@@ -89,34 +96,98 @@ class Delivery:
             batch_s=time.monotonic() - began,
         )
 
-    def _fixed(self, found: Unpacked) -> BatchRecord:
+    def load(self, base: Base, rows: Iterable[pa.Table]) -> None:
+        """Fix the load, hand the whole base over, note that it is done."""
+        position = self.delivered.position
+        relation = self._selection.narrow(base.relation)
+        self._check_target(relation)
+        # Whatever follows the base is needed from now on, also if the stream was past it.
+        self._record.need_from(min(position, Offset.whole(base.position)))
+        batch = self._fixed(self._planned(position, position, base))
+        failpoint("load.before_write")
+        self._sink.load(
+            Load(self._stream, batch.sequence, relation, base.position, base.taken_ts_us), rows
+        )
+        failpoint("load.after_write")
+        self._record.finish(batch)
+        failpoint("load.after_finish")
+        self._advance(batch)
+        position = slowest(self.tables, otherwise=position)
+        self.delivered = replace(self.delivered, position=position)
+
+    def _write(self, batch: Batch) -> None:
+        """A table whose new shape the sink refuses is left out if it was read anew since: then a
+        load is due that replaces the target, and the table goes on from there.
+        """
+        try:
+            self._sink.write(batch)
+        except SchemaError:
+            taken = {table.oid: table.generation for table in self.tables}
+            due = {
+                oid
+                for oid, base in self._bases().items()
+                if base.generation > taken.get(oid, base.generation)
+            }
+            left = [changes for changes in batch.tables if changes.relation.oid not in due]
+            if len(left) == len(batch.tables):
+                raise
+            self._sink.write(replace(batch, tables=left))
+
+    def repair(self, batch: BatchRecord) -> None:
+        """Deliver a repair whose number somebody has taken, and go on behind it."""
+        self._unfinished = None
+        if not self._record.is_done(batch):
+            deliver_repair(self._stream, self._sink, self._record, batch)
+        self._sequence = batch.sequence + 1
+
+    def abandon(self, unfinished: BatchRecord) -> None:
+        """Give up a load whose base is gone: the next one replaces whatever it has left."""
+        self._unfinished = None
+        self._sequence = unfinished.sequence + 1
+
+    def _planned(self, after: Offset, upto: Offset, base: Base | None = None) -> BatchRecord:
+        return BatchRecord(
+            sequence=self._sequence,
+            after=after,
+            upto=upto,
+            writer=self._writer,
+            tables=self.tables,
+            load=Taken.from_base(base) if base is not None else None,
+            selection=str(self._selection),
+        )
+
+    def _fixed(self, planned: BatchRecord) -> BatchRecord:
+        """The unfinished batch, the first time; else the planned one, now durable."""
         unfinished, self._unfinished = self._unfinished, None
         if unfinished is not None:
-            assert found.upto == unfinished.upto, "a fixed batch has another end"
             return unfinished
-        batch = BatchRecord(
-            sequence=self._sequence,
-            after=found.after,
-            upto=found.upto,
-            writer=self._writer,
-            patterns=self._patterns,
-            known=self._known,
-            tables=frozenset(changes.relation.qualified for changes in found.tables),
-        )
-        self._check_targets(batch, found.tables)
-        failpoint("batch.before_fix")
-        self._record.fix(batch)
-        return batch
+        failpoint("load.before_fix" if planned.load else "batch.before_fix")
+        while True:
+            try:
+                self._record.fix(planned)
+                return planned
+            except LogFenced:
+                repair = self._record.newest()
+                if repair is None or not repair.repair:
+                    raise
+                # There may have been several. If the tables stand where they did, nothing else was.
+                if not set(planned.tables) <= set(repair.tables):
+                    raise
+                self.repair(repair)
+                planned = replace(planned, sequence=self._sequence)
 
-    def _check_targets(self, batch: BatchRecord, tables: Sequence[TableChanges]) -> None:
+    def _advance(self, batch: BatchRecord) -> None:
+        self._sequence = batch.sequence + 1
+        self.tables = batch.outcome
+
+    def _check_target(self, relation: Relation) -> None:
         """A target that is new to the stream and yet has later batches of it would take this one
         for old and leave it out: the stream has lost its record, with its log for instance.
         """
-        new = [each.relation for each in tables if each.relation.qualified not in self._known]
-        recorded = self._sink.committed(self._stream, new)
-        ahead = sorted(name for name, number in recorded.items() if number >= batch.sequence)
-        # If it is another pipeline that is ahead, `fix` says so.
-        if ahead and not self._record.is_taken(batch.sequence):
+        recorded = self._sink.committed(self._stream, [relation])
+        ahead = [name for name, number in recorded.items() if number >= self._sequence]
+        # If it is another pipeline that is ahead, `fix` says so; or the load is done already.
+        if ahead and not self._record.is_taken(self._sequence):
             raise SinkError(
                 f"the target of {ahead[0]} was filled by stream {self._stream} from another log",
                 hint="take what is there away, or deliver to another place",

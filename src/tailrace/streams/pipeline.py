@@ -16,11 +16,14 @@ from typing import Final
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from tailrace.compaction import Compactor, on_spark
 from tailrace.errors import StoreError, TailraceError
 from tailrace.log import read_genesis
 from tailrace.spark.packed import PackedDataSource
 from tailrace.storage import Store
-from tailrace.streams.running import RunningStream, Stream, StreamState
+from tailrace.streams.running import RunningStream
+from tailrace.streams.stream import Stream, StreamState
+from tailrace.streams.upkeep import Upkeep
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +36,20 @@ class Pipeline:
     """All streams of one process."""
 
     def __init__(
-        self, streams: Sequence[Stream], spark: SparkSession, store: Store, *, work_dir: Path
+        self,
+        streams: Sequence[Stream],
+        spark: SparkSession,
+        store: Store,
+        *,
+        work_dir: Path,
+        compaction_interval_s: float | None = None,
     ) -> None:
+        """With an interval, bases that are older are folded beside the streams."""
         self._store = store
+        self._upkeep: Upkeep | None = None
+        if compaction_interval_s is not None:
+            compactor = Compactor(store, on_spark(spark))
+            self._upkeep = Upkeep(compactor, interval_s=compaction_interval_s)
         spark.dataSource.register(PackedDataSource)
         self._running = [RunningStream(stream, spark, store, work_dir) for stream in streams]
 
@@ -48,6 +62,8 @@ class Pipeline:
         """Until told to stop, or until every stream has stopped; then raises the first error."""
         try:
             self._wait_for_log(stop)
+            if self._upkeep is not None:
+                self._upkeep.start()
             while not stop.wait(POLL_S):
                 for running in self._running:
                     running.step(time.monotonic())
@@ -65,6 +81,8 @@ class Pipeline:
 
     def _stop_all(self) -> None:
         """Side by side, so that one slow sink does not hold up the others."""
+        if self._upkeep is not None:
+            self._upkeep.stop()
         threads = [
             threading.Thread(target=_stop, args=[running], name="tailrace-stop", daemon=True)
             for running in self._running

@@ -1,15 +1,18 @@
 """A stream's own record of where it is, beside the log.
 
-    streams/<stream>/batches/<n>.json     the range of batch n, put before the sink sees it
+    streams/<stream>/batches/<n>.json     what batch n delivers, put before the sink sees it
     streams/<stream>/done/<n>             batch n is at the sink
 
 A batch's number is put only if absent: the record is the fence between two pipelines, and the same
-number always means the same range. It wins over Spark's checkpoint, which is neither synced to disk
-nor a fence. After a crash the newest batch is delivered again, whole; the sink knows its number.
+number always means the same changes. It wins over Spark's checkpoint, which is neither synced to
+disk nor a fence. After a crash the newest batch is delivered again, whole; the sink knows its
+number.
 
-A start is a batch of nothing, and so takes a number too: the first one, where the stream begins, is
-resolved once and then fixed; a later one resets the stream and fences whoever delivers at that
-time. Numbers never come back, so a sink can tell every batch from those that it has.
+There are four kinds of batch, in one row of numbers: changes of a range; a load, which is the base
+of one table; a repair, which is some rows of one table; and a start, which is nothing: the first
+one, where the stream begins, is resolved once and then fixed; a later one resets the stream and
+fences whoever delivers at that time. Numbers never come back, so a sink can tell every batch from
+those that it has.
 """
 
 from __future__ import annotations
@@ -21,40 +24,51 @@ from typing import Final
 
 from tailrace.errors import LogFenced, SegmentCorrupt
 from tailrace.log import Reader, layout
-from tailrace.log.retention import drop_reader, put_reader_position
+from tailrace.log.retention import put_reader_position, set_reader_position
 from tailrace.model import Lsn, Offset
 from tailrace.storage import ObjectExists, ObjectMissing, Store
+from tailrace.streams.taken import Taken, TakenTables, moved_to, slowest, with_loaded
 
 _KEEP: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRecord:
-    """Batch `sequence` delivers `(after, upto]` of the tables that match `patterns`.
+    """Batch `sequence` delivers `(after, upto]` of `tables`, as far as each of them is not there
+    yet; or, if `load` is set, the base after which that table stands there; or, if `repair` is set,
+    the rows in the object of that key.
 
-    `tables` have rows in it, `known` had rows delivered before it. `writer` is the run that fixed
-    it.
+    `tables` are as they were before it. `writer` is the run that fixed it. `selection` is what of
+    the tables' rows and columns the stream delivers, in the words of its configuration.
     """
 
     sequence: int
     after: Offset
     upto: Offset
     writer: str
-    patterns: tuple[str, ...]
-    known: frozenset[str] = frozenset()
-    tables: frozenset[str] = frozenset()
+    tables: TakenTables = ()
+    load: Taken | None = None
+    selection: str = ""
+    repair: str = ""
 
     @classmethod
-    def start(
-        cls, sequence: int, at: Offset, writer: str, patterns: tuple[str, ...]
-    ) -> BatchRecord:
-        """A batch of nothing: the stream begins, or begins again, after `at`."""
-        return cls(sequence, at, at, writer, patterns)
+    def start(cls, sequence: int, at: Offset, writer: str) -> BatchRecord:
+        """A batch of nothing: the stream begins, or begins again, after `at`, without a table."""
+        return cls(sequence, at, at, writer)
 
     @property
     def is_start(self) -> bool:
         """Whether there is nothing to deliver."""
-        return self.after == self.upto
+        return self.after == self.upto and self.load is None and not self.repair
+
+    @property
+    def outcome(self) -> TakenTables:
+        """The tables as they are when it is delivered."""
+        if self.load is not None:
+            return with_loaded(self.tables, self.load)
+        if self.repair:
+            return self.tables
+        return moved_to(self.tables, self.upto)
 
     def to_json(self) -> bytes:
         """As stored."""
@@ -62,9 +76,10 @@ class BatchRecord:
             "after": self.after.to_dict(),
             "upto": self.upto.to_dict(),
             "writer": self.writer,
-            "patterns": self.patterns,
-            "known": sorted(self.known),
-            "tables": sorted(self.tables),
+            "tables": [table.to_json() for table in self.tables],
+            "load": self.load and self.load.to_json(),
+            "selection": self.selection,
+            "repair": self.repair,
         }
         return json.dumps(value).encode()
 
@@ -78,9 +93,10 @@ class BatchRecord:
                 after=Offset.from_dict(value["after"]),
                 upto=Offset.from_dict(value["upto"]),
                 writer=value["writer"],
-                patterns=tuple(value["patterns"]),
-                known=frozenset(value["known"]),
-                tables=frozenset(value["tables"]),
+                tables=tuple(map(Taken.from_json, value["tables"])),
+                load=value["load"] and Taken.from_json(value["load"]),
+                selection=value["selection"],
+                repair=value["repair"],
             )
         except (ValueError, KeyError, TypeError) as error:
             raise SegmentCorrupt(
@@ -96,6 +112,12 @@ class StreamRecord:
         self._stream = stream
         self._batches = f"{layout.STREAMS}{stream}/batches/"
         self._done = f"{layout.STREAMS}{stream}/done/"
+        self._repairs = f"{layout.STREAMS}{stream}/repairs/"
+
+    @property
+    def store(self) -> Store:
+        """Where the record is, beside the log."""
+        return self._store
 
     def newest(self) -> BatchRecord | None:
         """The newest batch whose range is fixed, durably; None if the stream has not begun."""
@@ -109,11 +131,11 @@ class StreamRecord:
                 return BatchRecord.from_json(self._store.get(key), key=key)
         return None
 
-    def begin(self, at: Offset, *, writer: str, patterns: tuple[str, ...]) -> BatchRecord:
+    def begin(self, at: Offset, *, writer: str) -> BatchRecord:
         """Fix where the stream begins, and let retention know; whoever was faster has decided."""
         put_reader_position(self._store, self._stream, _needed_from(at))
         with suppress(ObjectExists):
-            self._put(BatchRecord.start(0, at, writer, patterns))
+            self._put(BatchRecord.start(0, at, writer))
         newest = self.newest()
         assert newest is not None, f"stream {self._stream} has begun and has no record"
         return newest
@@ -149,24 +171,32 @@ class StreamRecord:
         """Note that the sink has the batch, and let retention go on."""
         with suppress(ObjectExists):
             self._store.put_new(self._done_key(batch.sequence), b"")
-        put_reader_position(self._store, self._stream, _needed_from(batch.upto))
+        needed = _needed_from(slowest(batch.outcome, batch.upto))
+        if batch.load is None:
+            put_reader_position(self._store, self._stream, needed)
+        else:
+            # A table whose base is older than what the stream had reached is caught up now.
+            set_reader_position(self._store, self._stream, needed)
         last = batch.sequence - _KEEP
         self._store.delete(
             entry.key
-            for level in (self._batches, self._done)
+            for level in (self._batches, self._done, self._repairs)
             for entry in self._store.list(level)
             if _sequence_of(entry.key) <= last
         )
 
+    def need_from(self, position: Offset) -> None:
+        """Let retention know that the stream needs what follows `position`, and only that."""
+        set_reader_position(self._store, self._stream, _needed_from(position))
+
     def forget(self) -> None:
-        """Reset the stream: it starts over at the beginning of the log. Its sink is left alone."""
+        """Reset the stream: it takes up every table anew. Its sink is left alone until then."""
         while entries := self._store.list(self._batches):
             at = Offset.whole(Reader(self._store).begin())
             sequence = _sequence_of(entries[-1].key) + 1
-            drop_reader(self._store, self._stream)
-            put_reader_position(self._store, self._stream, _needed_from(at))
+            self.need_from(at)
             with suppress(ObjectExists):
-                self._put(BatchRecord.start(sequence, at, "reset", ()))
+                self._put(BatchRecord.start(sequence, at, "reset"))
                 return
 
     def _put(self, batch: BatchRecord) -> None:

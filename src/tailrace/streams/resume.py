@@ -5,55 +5,51 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tailrace.errors import ConfigError
 from tailrace.log import Reader
-from tailrace.log.history import headers_back
-from tailrace.model import Offset, Relation
-from tailrace.postgres.pattern import TablePattern
+from tailrace.model import Offset
 from tailrace.streams.record import BatchRecord, StreamRecord
+from tailrace.streams.taken import TakenTables, matching, slowest
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
     """A run of a stream: it starts after `start` with batch `sequence`.
 
-    If `unfinished` is set, that is this batch: its range is fixed, and the sink may have it.
+    If `unfinished` is set, that is this batch: what it delivers is fixed, and the sink may have it.
     """
 
     start: Offset
     sequence: int
-    known: frozenset[str]
+    tables: TakenTables
     unfinished: BatchRecord | None = None
 
-
-def resume(record: StreamRecord, reader: Reader, *, patterns: Sequence[str], writer: str) -> Resume:
-    """Read where the stream is; one without a record begins at the beginning of the log."""
-    newest = record.newest() or record.begin(
-        Offset.whole(reader.begin()), writer=writer, patterns=tuple(patterns)
-    )
-    if record.is_done(newest):
-        at = Resume(newest.upto, newest.sequence + 1, newest.known | newest.tables)
-    else:
-        at = Resume(newest.after, newest.sequence, newest.known, newest)
-    if not newest.is_start and not set(patterns) <= set(newest.patterns):
-        _refuse_latecomers(at.start, reader, before=newest.patterns, now=patterns)
-    return at
+    @property
+    def first_end(self) -> Offset | None:
+        """Where the first batch of changes must end, if that is fixed."""
+        batch = self.unfinished
+        return None if batch is None or batch.load is not None or batch.repair else batch.upto
 
 
-def _refuse_latecomers(
-    start: Offset, reader: Reader, *, before: Sequence[str], now: Sequence[str]
-) -> None:
-    """A table that the stream has passed over so far would be delivered without its beginning."""
-    for header in headers_back(reader.store):
-        for use in header.relations:
-            is_late = _match(now, use.relation) and not _match(before, use.relation)
-            if is_late and use.since <= start:
-                raise ConfigError(
-                    f"the stream has passed over {use.relation.qualified} so far",
-                    hint="deliver the table by a stream of its own, or reset the stream",
-                )
+def resume(
+    record: StreamRecord,
+    reader: Reader,
+    *,
+    patterns: Sequence[str],
+    writer: str,
+    selection: str = "",
+) -> Resume:
+    """Read where the stream is; one without a record begins at the beginning of the log.
 
-
-def _match(patterns: Sequence[str], relation: Relation) -> bool:
-    parsed = (TablePattern.parse(text) for text in patterns)
-    return any(pattern.matches(relation.schema, relation.name) for pattern in parsed)
+    A stream that is asked for other rows or columns than before takes up every table anew.
+    """
+    newest = record.newest() or record.begin(Offset.whole(reader.begin()), writer=writer)
+    if newest.selection != selection:
+        return Resume(newest.upto, newest.sequence + 1, ())
+    if newest.repair and not record.is_done(newest):
+        start = slowest(newest.tables, newest.upto)
+        return Resume(start, newest.sequence, newest.tables, newest)
+    if not record.is_done(newest):
+        # Whole, also if the stream is not asked for one of its tables any more.
+        return Resume(newest.after, newest.sequence, newest.tables, newest)
+    tables = matching(newest.outcome, patterns)
+    return Resume(slowest(tables, newest.upto), newest.sequence + 1, tables)

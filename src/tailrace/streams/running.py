@@ -1,16 +1,15 @@
-"""One stream's query, restarted as long as that may help.
+"""One stream: its loads, then its query, restarted as long as that may help.
 
-Every run starts on a fresh Spark checkpoint: the stream's record says where to go on, so a damaged
-checkpoint can lose nothing.
+When a base appears that the stream is to load, its query ends after the batch that is under way,
+and begins anew behind the load.
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
-import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import threading
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -19,16 +18,19 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace.backoff import Backoff
-from tailrace.errors import TailraceError
+from tailrace.errors import LogError, TailraceError
 from tailrace.log import Reader
+from tailrace.log.bases import newest_bases
 from tailrace.sinks import Sink
-from tailrace.spark.options import BATCH_BYTES, NO_LIMIT
-from tailrace.spark.packed import PackedDataSource, PackedOptions
 from tailrace.storage import Store
-from tailrace.streams.delivery import Delivered, Delivery
+from tailrace.streams.delivery import Delivery
 from tailrace.streams.failure import Failure, failure_of, query_failure
+from tailrace.streams.lookout import Lookout
+from tailrace.streams.preparing import Preparation, load_due
+from tailrace.streams.query import read_options, start_query
 from tailrace.streams.record import StreamRecord
-from tailrace.streams.resume import resume
+from tailrace.streams.resume import Resume, resume
+from tailrace.streams.stream import Stream, StreamState
 
 logger = logging.getLogger(__name__)
 
@@ -40,27 +42,8 @@ has said that it may pass.
 STEADY_S: Final = 20.0
 """A query that has run this long is healthy, even if there was nothing to deliver."""
 
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """Some tables, delivered to one sink."""
-
-    name: str
-    tables: Sequence[str]
-    open_sink: Callable[[], Sink]
-    trigger_s: float = 0.2
-    changes_max: int | None = None
-    bytes_max: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StreamState:
-    """How a stream is doing; `error` says why it waits or has stopped."""
-
-    name: str
-    delivered: Delivered | None
-    error: TailraceError | None
-    is_stopped: bool
+LOOK_S: Final = 3.0
+"""How often a running stream looks for new bases."""
 
 
 class RunningStream:
@@ -72,8 +55,12 @@ class RunningStream:
         self._store = store
         self._checkpoints = work_dir.absolute() / "checkpoints" / stream.name
         self._backoff = Backoff(Random())
+        self._preparation: Preparation | None = None
         self._query: StreamingQuery | None = None
         self._delivery: Delivery | None = None
+        self._at: Resume | None = None
+        self._lookout: Lookout | None = None
+        self._look_at = 0.0
         self._sink: Sink | None = None
         self._started_at = 0.0
         self._again_at = 0.0
@@ -84,23 +71,30 @@ class RunningStream:
     @property
     def state(self) -> StreamState:
         """As of now."""
-        delivered = self._delivery.delivered if self._delivery else None
-        return StreamState(self._stream.name, delivered, self._error, self._is_stopped)
+        name, delivery = self._stream.name, self._delivery
+        if delivery is None:
+            return StreamState(name, None, self._error, self._is_stopped)
+        tables = frozenset(table.qualified for table in delivery.tables)
+        return StreamState(name, delivery.delivered, self._error, self._is_stopped, tables)
 
     def step(self, now: float) -> None:
-        """Start the query, notice its end, or wait: whatever is due."""
+        """Prepare, start the query, notice its end, or wait: whatever is due."""
         if self._is_stopped:
             return
-        if self._query is None:
+        if self._preparation is not None:
+            if self._preparation.is_over:
+                self._prepared(now)
+        elif self._query is None:
             if now >= self._again_at:
-                self._attempt(now)
-            return
-        self._note_health(now)
-        if not self._query.isActive:
-            self._ended(now)
+                self._preparation = Preparation(self._prepare, name=self._stream.name)
+        else:
+            self._watch(self._query, now)
 
     def stop(self) -> None:
         """End the query. A batch that is at the sink is waited for; any other comes again."""
+        preparation, self._preparation = self._preparation, None
+        if preparation is not None:
+            preparation.stop()
         query, self._query = self._query, None
         if query is not None:
             query.stop()
@@ -108,49 +102,74 @@ class RunningStream:
         if sink is not None:
             sink.close()
 
-    def _attempt(self, now: float) -> None:
-        try:
-            self._start(now)
-        except Exception as error:
+    def _prepare(self, stop: threading.Event) -> None:
+        """In a thread of its own."""
+        stream, store = self._stream, self._store
+        writer, patterns, selection = secrets.token_hex(8), stream.tables, stream.selection
+        record = StreamRecord(store, stream.name)
+        self._at = at = resume(
+            record, Reader(store), patterns=patterns, writer=writer, selection=str(selection)
+        )
+        if self._sink is None:
+            self._sink = stream.open_sink()
+        self._lookout = Lookout(store, patterns)
+        self._delivery = delivery = Delivery(
+            stream.name,
+            self._sink,
+            record,
+            at,
+            writer=writer,
+            selection=selection,
+            bases=partial(newest_bases, store),
+        )
+        load_due(delivery, store, patterns, selection, unfinished=at.unfinished, stop=stop)
+
+    def _prepared(self, now: float) -> None:
+        preparation, self._preparation = self._preparation, None
+        assert preparation is not None
+        error = preparation.error
+        if error is None:
+            try:
+                self._start(now)
+            except Exception as raised:
+                error = raised
+        if error is not None:
             self._failed(failure_of(error), now, cause=error)
 
     def _start(self, now: float) -> None:
-        stream = self._stream
-        writer, patterns = secrets.token_hex(8), tuple(stream.tables)
-        record = StreamRecord(self._store, stream.name)
-        at = resume(record, Reader(self._store), patterns=patterns, writer=writer)
-        if self._sink is None:
-            self._sink = stream.open_sink()
-        self._delivery = Delivery(
-            stream.name, self._sink, record, at, patterns=patterns, writer=writer
+        stream, delivery = self._stream, self._delivery
+        assert delivery is not None and self._at is not None
+        if not delivery.tables and self._at.first_end is None:
+            # No table has a base yet: a query would have nothing to read.
+            self._again_at, self._error = now + LOOK_S, None
+            return
+        options = read_options(stream, self._store.url, delivery, self._at)
+        self._query = start_query(
+            self._spark, stream, options, delivery, checkpoints=self._checkpoints
         )
-        options = PackedOptions(
-            log=self._store.url,
-            patterns=patterns,
-            start=at.start,
-            first_end=at.unfinished.upto if at.unfinished else None,
-            changes_max=stream.changes_max or NO_LIMIT,
-            bytes_max=stream.bytes_max or BATCH_BYTES,
-        )
-        self._query = self._start_query(options, self._delivery)
-        self._started_at = now
-        logger.info("stream started stream=%s after=%s", stream.name, at.start)
+        self._started_at = self._look_at = now
+        logger.info("stream started stream=%s after=%s", stream.name, options.start)
 
-    def _start_query(self, options: PackedOptions, delivery: Delivery) -> StreamingQuery:
-        source = self._spark.readStream.format(PackedDataSource.name())
-        packed = source.option("spec", options.to_option()).load()
-        trigger_ms = int(self._stream.trigger_s * 1000)
-        return (
-            packed.writeStream.queryName(self._stream.name)
-            .foreachBatch(delivery)
-            .option("checkpointLocation", self._fresh_checkpoint())
-            .trigger(processingTime=f"{trigger_ms} milliseconds")
-            .start()
-        )
+    def _watch(self, query: StreamingQuery, now: float) -> None:
+        self._note_health(now)
+        if not query.isActive:
+            self._ended(now)
+        elif now >= self._look_at:
+            self._look_at = now + LOOK_S
+            self._look(query, now)
 
-    def _fresh_checkpoint(self) -> str:
-        shutil.rmtree(self._checkpoints, ignore_errors=True)
-        return (self._checkpoints / secrets.token_hex(8)).as_uri()
+    def _look(self, query: StreamingQuery, now: float) -> None:
+        assert self._delivery is not None and self._at is not None and self._lookout is not None
+        if self._at.first_end is not None and not self._delivery.delivered.batch_count:
+            return
+        try:
+            if self._lookout.finds_others(self._delivery.tables):
+                query.stop()
+                self._query, self._again_at = None, now
+        except LogError as error:
+            query.stop()
+            self._query = None
+            self._failed(failure_of(error), now, cause=error)
 
     def _note_health(self, now: float) -> None:
         assert self._delivery is not None

@@ -8,7 +8,7 @@ predicate is still right.
 from __future__ import annotations
 
 import re
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -32,7 +32,7 @@ def first_column_bounds(keys: pa.Table, *, alias: str = "") -> str | None:
     column = keys.column(0)
     if not keys.num_rows:
         return None
-    low, high = (_literal(value, column.type) for value in _extremes(column))
+    low, high = (literal(value, column.type) for value in _extremes(column))
     if low is None or high is None:
         return None
     name = f"{alias}{quote(keys.column_names[0])}"
@@ -44,12 +44,19 @@ def quote(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
+def timestamp(time: datetime) -> str:
+    """A time with its zone, as both engines read it."""
+    text = time.astimezone(UTC).isoformat(sep=" ", timespec="microseconds")
+    return f"CAST('{text}' AS TIMESTAMP)"
+
+
 def _extremes(column: Column) -> tuple[Value, Value]:
     found = pc.min_max(column)
     return found["min"], found["max"]
 
 
-def _literal(value: Value, kind: pa.DataType) -> str | None:
+def literal(value: Value, kind: pa.DataType) -> str | None:
+    """A value as every engine reads it, or None."""
     if pa.types.is_integer(kind):
         number = int(value.as_py())
         return str(number) if number >= _INTEGER_MIN else None

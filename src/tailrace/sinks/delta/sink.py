@@ -9,23 +9,34 @@ outlives checkpoints and Spark's own state.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from typing import Final
+
+import pyarrow as pa
 
 from tailrace.decode import TableChanges
 from tailrace.errors import SinkError, TailraceError
 from tailrace.failpoint import failpoint
 from tailrace.model import Relation
-from tailrace.sinks.delta.engine import Commit, Engine, app_id
-from tailrace.sinks.delta.merge import merge_of
-from tailrace.sinks.delta.place import table_uri
-from tailrace.sinks.delta.shape import Mode, lacks_columns, lake_schema
-from tailrace.sinks.delta.sync import sync_to_last_record
+from tailrace.sinks.columns import Mode
+from tailrace.sinks.conform import widen
+from tailrace.sinks.delta.append import AppendForm
+from tailrace.sinks.delta.bulk import ERRORS
+from tailrace.sinks.delta.commit import Commit, app_id
+from tailrace.sinks.delta.engine import Engine
+from tailrace.sinks.delta.form import Form
+from tailrace.sinks.delta.history import HistoryForm
+from tailrace.sinks.delta.lake import Lake
+from tailrace.sinks.delta.options import DeltaOptions
+from tailrace.sinks.delta.soft import SoftDeleteForm
+from tailrace.sinks.delta.sync import sync_commits
 from tailrace.sinks.delta.target import Target
-from tailrace.sinks.fold import fold
-from tailrace.sinks.settle import settle
-from tailrace.sinks.sink import Batch
+from tailrace.sinks.delta.upkeep import Upkeep
+from tailrace.sinks.delta.upsert import UpsertForm
+from tailrace.sinks.sink import Batch, Load
 
 _TABLES_AT_ONCE: Final = 4
 
@@ -35,20 +46,19 @@ logger = logging.getLogger(__name__)
 class DeltaSink:
     """A lake below one path: a directory, or the URL of a bucket's folder."""
 
-    def __init__(self, path: str, *, engine: Engine, mode: Mode = Mode.UPSERT) -> None:
-        self._path = path
-        self._engine = engine
-        self._mode = mode
+    def __init__(self, path: str, *, engine: Engine, options: DeltaOptions | None = None) -> None:
+        self._options = options or DeltaOptions()
+        self._form = _form(engine, self._options)
+        self._lake = Lake(path, self._form, self._options)
+        self._upkeep = Upkeep(engine, self._options)
+        self._errors: tuple[type[Exception], ...] = (*engine.errors, *ERRORS)
         self._pool = ThreadPoolExecutor(_TABLES_AT_ONCE, thread_name_prefix="tailrace-delta")
 
     def prepare(self, relation: Relation) -> None:
         """Make an empty lake table, or see that the one that is there can take the relation's
         rows.
         """
-        schema = lake_schema(relation, self._mode)
-        uri = table_uri(self._path, relation)
-        target = Target.open(uri) or Target.create(uri, schema)
-        lacks_columns(target.fields, schema, relation)
+        self._lake.check(self._lake.open_or_make(relation), relation)
 
     def write(self, batch: Batch) -> None:
         """Write the tables side by side; those that can be written are, also if another one
@@ -62,11 +72,29 @@ class DeltaSink:
         if errors:
             raise errors[0]
 
+    def load(self, load: Load, rows: Iterable[pa.Table]) -> None:
+        """Let the table hold these rows; older ones stay only where the mode keeps them."""
+        # The rows come once, so nothing may come between.
+        self._upkeep.wait(self._lake.uri(load.relation))
+        target = self._lake.open_or_make(load.relation)
+        commit = Commit.of_load(load)
+        if not target.has(commit):
+            target = self._lake.fit_for_load(target, load.relation)
+            failpoint("delta.after_evolve")
+            error = self._attempt(
+                commit, target, lambda: self._form.load(load, rows, target, commit)
+            )
+            if error is not None:
+                raise _refused(commit, target) from error
+        sync_commits(target.uri, commit)
+        # A base comes in the order of the source's files, not of the keys.
+        self._upkeep.note(target, self._options.clusters(load.relation), is_loaded=True)
+
     def committed(self, stream: str, relations: Iterable[Relation]) -> dict[str, int]:
         """What the tables themselves have recorded."""
         found = {}
         for relation in relations:
-            target = Target.open(table_uri(self._path, relation))
+            target = self._lake.open(relation)
             recorded = target.recorded(app_id(stream)) if target else None
             if recorded is not None:
                 found[relation.qualified] = recorded
@@ -75,63 +103,78 @@ class DeltaSink:
     def close(self) -> None:
         """End the threads."""
         self._pool.shutdown()
+        self._upkeep.close()
 
     def _write_table(self, batch: Batch, changes: TableChanges) -> None:
-        relation = changes.relation
-        schema = lake_schema(relation, self._mode)
+        relation, commit = changes.relation, Commit.of(batch)
         target = self._open(batch, relation)
-        if self._is_applied(batch, target):
+        if target.has(commit):
             logger.info(
                 "batch already applied table=%s sequence=%d", relation.qualified, batch.sequence
             )
         else:
-            if lacks_columns(target.fields, schema, relation):
-                target = target.widen(schema)
-            self._commit(batch, changes, target)
+            target = self._apply(changes, target, commit)
         # Also what an earlier process has applied: it may have died before it got here.
-        sync_to_last_record(target.uri, app_id(batch.stream))
+        sync_commits(target.uri, commit)
+        self._upkeep.note(target, self._options.clusters(relation))
 
-    def _commit(self, batch: Batch, changes: TableChanges, target: Target) -> None:
+    def _apply(self, changes: TableChanges, target: Target, commit: Commit) -> Target:
+        """Commit the changes; once more if something else was faster, such as the upkeep."""
+        for is_last in (False, True):
+            target = self._lake.fit_for_changes(target, changes.relation)
+            failpoint("delta.after_evolve")
+            fitting = replace(changes, rows=widen(changes.rows, target.schema))
+            write = partial(self._form.write, fitting, target, commit)
+            error = self._attempt(commit, target, write)
+            if error is None:
+                return target
+            now = self._lake.open(changes.relation)
+            if is_last or now is None or now.next_version == target.next_version:
+                raise _refused(commit, target) from error
+            target = now
+        raise AssertionError("the last attempt has an outcome")
+
+    def _attempt(
+        self, commit: Commit, target: Target, write: Callable[[], None]
+    ) -> Exception | None:
+        """Commit; the error, if the commit is not in the table then."""
         try:
             failpoint("delta.before_commit")
-            self._apply(changes, target, Commit.of(batch))
+            write()
             failpoint("delta.after_commit")
-        except self._engine.errors as error:
+        except self._errors as error:
             # A writer that lost the race to one with the same batch has nothing left to do.
             now = Target.open(target.uri)
-            if now is None or not self._is_applied(batch, now):
-                raise SinkError(
-                    f"the lake table at {target.uri} did not take batch {batch.sequence}",
-                    retry=True,
-                ) from error
+            return None if now is not None and now.has(commit) else error
+        return None
 
     def _open(self, batch: Batch, relation: Relation) -> Target:
-        uri = table_uri(self._path, relation)
-        target = Target.open(uri)
+        target = self._lake.open(relation)
         known = relation.qualified in batch.known_tables
         if known and (target is None or target.recorded(app_id(batch.stream)) is None):
             state = "is gone" if target is None else f"has no record of stream {batch.stream}"
             raise SinkError(
-                f"the lake table at {uri} {state}, but rows were delivered to it",
-                hint="put the table back, or deliver it anew from a base",
+                f"the lake table at {self._lake.uri(relation)} {state}, but rows were delivered to"
+                " it",
+                hint=f"put the table back, or `tailrace snapshot {relation.qualified}` to deliver"
+                " it anew",
             )
-        return target or Target.create(uri, lake_schema(relation, self._mode))
+        return target or self._lake.open_or_make(relation)
 
-    def _is_applied(self, batch: Batch, target: Target) -> bool:
-        recorded = target.recorded(app_id(batch.stream))
-        return recorded is not None and recorded >= batch.sequence
 
-    def _apply(self, changes: TableChanges, target: Target, commit: Commit) -> None:
-        columns = list(target.fields)
-        if self._mode is Mode.APPEND:
-            self._engine.append(target, changes.rows.select(columns), commit)
-            return
-        relation = changes.relation
-        folded = settle(fold(changes), relation, target.read, in_place=True)
-        if folded.truncated:
-            self._engine.overwrite(target, folded.upserts.select(columns), commit)
-        elif target.is_empty:
-            # No key can be there yet, so nothing has to be looked for, and nothing deleted.
-            self._engine.append(target, folded.upserts.select(columns), commit)
-        else:
-            self._engine.merge(target, merge_of(folded, columns, relation.key), commit)
+def _refused(commit: Commit, target: Target) -> SinkError:
+    return SinkError(
+        f"the lake table at {target.uri} did not take batch {commit.version}", retry=True
+    )
+
+
+def _form(engine: Engine, options: DeltaOptions) -> Form:
+    match options.mode:
+        case Mode.APPEND:
+            return AppendForm(engine)
+        case Mode.HISTORY:
+            return HistoryForm(engine)
+        case Mode.UPSERT if options.soft_delete:
+            return SoftDeleteForm(engine, options)
+        case Mode.UPSERT:
+            return UpsertForm(engine, options)

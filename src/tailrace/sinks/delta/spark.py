@@ -9,6 +9,8 @@ several drivers may write.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Final
 
 import pyarrow as pa
@@ -19,9 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from tailrace.sinks.delta.bounds import quote
-from tailrace.sinks.delta.engine import Commit
+from tailrace.sinks.delta.commit import Commit
 from tailrace.sinks.delta.merge import GONE, Merge
-from tailrace.sinks.delta.target import Target
+from tailrace.sinks.delta.target import FILE_BYTES, Target
 
 SESSION_SETTINGS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -58,6 +60,8 @@ class SparkEngine:
     session's settings.
     """
 
+    is_local = False
+
     def __init__(self, session: SparkSession) -> None:
         self._session = session
 
@@ -82,6 +86,24 @@ class SparkEngine:
         _frame(session, merge.source).createOrReplaceTempView(_SOURCE)
         session.sql(_statement(target.uri, merge))
 
+    def compact(self, target: Target, cluster_by: Sequence[str]) -> None:
+        """On the cluster."""
+        session = self._session.newSession()
+        for name in ("maxFileSize", "minFileSize"):
+            session.conf.set(f"spark.databricks.delta.optimize.{name}", str(FILE_BYTES))
+        _keep_timestamps(session)
+        columns = ", ".join(quote(name) for name in cluster_by)
+        order = f" ZORDER BY ({columns})" if columns else ""
+        session.sql(f"OPTIMIZE delta.{quote(target.uri)}{order}")
+
+    def vacuum(self, target: Target, retention: timedelta) -> None:
+        """On the cluster."""
+        hours = int(retention / timedelta(hours=1))
+        session = self._session.newSession()
+        # The limit of the configuration is what keeps this safe.
+        session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+        session.sql(f"VACUUM delta.{quote(target.uri)} RETAIN {hours} HOURS")
+
     def _session_for(self, commit: Commit) -> SparkSession:
         session = self._session.newSession()
         session.conf.set("spark.databricks.delta.write.txnAppId", commit.app_id)
@@ -89,9 +111,13 @@ class SparkEngine:
         session.conf.set("spark.databricks.delta.commitInfo.userMetadata", commit.note)
         # As many rows become one task and one file; the default would make hundreds of small ones.
         session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _ROWS_PER_TASK)
-        # Spark's default is a type that other readers can hold from the year 1677 to 2262 only.
-        session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+        _keep_timestamps(session)
         return session
+
+
+def _keep_timestamps(session: SparkSession) -> None:
+    # Spark's default is a type that other readers can hold from the year 1677 to 2262 only.
+    session.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
 
 
 def _frame(session: SparkSession, rows: pa.Table) -> DataFrame:
@@ -101,11 +127,20 @@ def _frame(session: SparkSession, rows: pa.Table) -> DataFrame:
 
 
 def _statement(uri: str, merge: Merge) -> str:
-    updates = ", ".join(f"t.{name} = {value}" for name, value in merge.updates.items())
     names, values = ", ".join(merge.inserts), ", ".join(merge.inserts.values())
-    return (
-        f"MERGE INTO delta.{quote(uri)} t USING {_SOURCE} s ON {merge.condition}"
-        f" WHEN MATCHED AND s.{GONE} THEN DELETE"
-        f" WHEN MATCHED THEN UPDATE SET {updates}"
-        f" WHEN NOT MATCHED AND NOT s.{GONE} THEN INSERT ({names}) VALUES ({values})"
-    )
+    clauses = [f"MERGE INTO delta.{quote(uri)} t USING {_SOURCE} s ON {merge.condition}"]
+    gone = "DELETE" if merge.closes is None else f"UPDATE SET {_updates(merge.closes)}"
+    clauses.append(f"WHEN MATCHED AND s.{GONE} THEN {gone}")
+    if merge.updates is not None:
+        clauses.append(f"WHEN MATCHED THEN UPDATE SET {_updates(merge.updates)}")
+    clauses.append(f"WHEN NOT MATCHED AND NOT s.{GONE} THEN INSERT ({names}) VALUES ({values})")
+    if merge.rest is not None:
+        updates = _updates(merge.rest.updates)
+        clauses.append(
+            f"WHEN NOT MATCHED BY SOURCE AND {merge.rest.where} THEN UPDATE SET {updates}"
+        )
+    return " ".join(clauses)
+
+
+def _updates(updates: Mapping[str, str]) -> str:
+    return ", ".join(f"t.{name} = {value}" for name, value in updates.items())

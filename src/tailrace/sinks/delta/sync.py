@@ -10,24 +10,44 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 from tailrace.errors import SinkError
+from tailrace.sinks.delta.commit import Commit
+
+Action: TypeAlias = dict[str, dict[str, Any]]
 
 
-def sync_to_last_record(uri: str, app_id: str) -> None:
-    """Sync the newest commits, back to the one that holds the application's last record.
+def sync_commits(uri: str, commit: Commit) -> None:
+    """Sync the newest commits, back to one that the commit's application has made before it.
 
+    What lies between may be another's, or the table's upkeep: rows stand in its files as well.
     Raises SinkError, not to be retried: after a failed sync the system may have dropped the
     bytes, and a second one succeeds all the same.
     """
+
+    def is_older(actions: list[Action]) -> bool:
+        versions = [a["txn"]["version"] for a in actions if _is_by(a, commit.app_id)]
+        return any(version < commit.version for version in versions)
+
+    _sync_until(uri, lambda _, actions: is_older(actions))
+
+
+def sync_from(uri: str, version: int) -> None:
+    """Sync the newest commits, back to this version. Raises SinkError, not to be retried."""
+    _sync_until(uri, lambda number, _: number <= version)
+
+
+def _sync_until(uri: str, is_last: Callable[[int, list[Action]], bool]) -> None:
     if "://" in uri:
         return
     table = Path(uri)
     try:
         for commit in sorted(table.glob("_delta_log/[0-9]*.json"), reverse=True):
-            if _sync_commit(table, commit, app_id):
+            if is_last(int(commit.stem), _sync_commit(table, commit)):
                 break
         # A new table has new directories above it: its own, its schema's, the lake's.
         for directory in (table / "_delta_log", table, *list(table.parents)[:3]):
@@ -39,14 +59,18 @@ def sync_to_last_record(uri: str, app_id: str) -> None:
         ) from error
 
 
-def _sync_commit(table: Path, commit: Path, app_id: str) -> bool:
-    """Sync one commit; whether it holds a record of the application."""
-    actions = [json.loads(line) for line in commit.read_bytes().splitlines()]
+def _sync_commit(table: Path, commit: Path) -> list[Action]:
+    """Sync one commit; what it does."""
+    actions: list[Action] = [json.loads(line) for line in commit.read_bytes().splitlines()]
     for path in [action["add"]["path"] for action in actions if "add" in action]:
         if (file := table / unquote(path)).exists():
             _sync(file)
     _sync(commit)
-    return any(action["txn"]["appId"] == app_id for action in actions if "txn" in action)
+    return actions
+
+
+def _is_by(action: Action, app_id: str) -> bool:
+    return "txn" in action and action["txn"]["appId"] == app_id
 
 
 def _sync(path: Path) -> None:

@@ -1,0 +1,187 @@
+"""Reads stretches of tables under a snapshot and puts them into the log: what a task does.
+
+A task has one session, in one transaction that has imported the snapshot. Blocks of rows are put
+while the next one is read, one at a time, so memory is bounded. What goes wrong is returned, not
+raised: one table that cannot be read must not end the others, and a stretch that failed is read
+again, under the same snapshot, with the same result.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+import psycopg
+import pyarrow as pa
+
+from tailrace.bases.stretch import Stretch, copy_query
+from tailrace.errors import SourceError, TailraceError
+from tailrace.failpoint import failpoint
+from tailrace.log import BasePart, SourceIdentity
+from tailrace.log.base_part import BaseIdentity
+from tailrace.log.bases import BaseTaken, put_base_part
+from tailrace.model import Lsn
+from tailrace.postgres.copy_out import copy_out
+from tailrace.postgres.session import Connection, connect, source_error
+from tailrace.postgres.snapshot import import_snapshot
+from tailrace.storage import Store
+
+PART_BYTES: Final = 8 << 20
+APPLICATION_NAME: Final = "tailrace base reader"
+
+_SETTINGS: Final = {
+    "statement_timeout": "0",
+    # The rows of a stretch come in one order only, so that a part can be made again.
+    "enable_seqscan": "off",
+    "synchronize_seqscans": "off",
+    "max_parallel_workers_per_gather": "0",
+    "jit": "off",
+}
+
+# The table, a column or a type is not there any more, or not what it was; or the position is taken.
+_CHANGED: Final = (
+    psycopg.errors.UndefinedTable,
+    psycopg.errors.UndefinedColumn,
+    psycopg.errors.UndefinedObject,
+    psycopg.errors.InvalidSchemaName,
+    psycopg.errors.WrongObjectType,
+    BaseTaken,
+)
+
+
+class Failure(StrEnum):
+    """Why a stretch was not read."""
+
+    CHANGED = "changed"  # the table is another one than the snapshot's: it must start again
+    PASSING = "passing"  # reading the stretch again may help
+    LASTING = "lasting"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What every task is told. Holds the DSN: never shown."""
+
+    dsn: str = field(repr=False)
+    snapshot: str
+    source: SourceIdentity
+    position: Lsn
+    writer: str
+    columns: Mapping[int, tuple[str, ...]]
+    bytes_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a stretch: its parts, or a failure and its words."""
+
+    oid: int
+    number: int
+    parts: tuple[BasePart, ...] = ()
+    failure: Failure | None = None
+    message: str = ""
+    hint: str = ""
+
+
+def read_stretches(
+    reading: Reading, store: Store, stretches: Iterable[Stretch]
+) -> Iterator[Outcome]:
+    """Read them one after the other, on one session."""
+    conn: Connection | None = None
+    with ThreadPoolExecutor(1, "tailrace-put") as pool:
+        try:
+            for stretch in stretches:
+                try:
+                    if conn is None or conn.closed:
+                        conn = _open(reading)
+                    yield _read(conn, pool, store, reading, stretch)
+                except (psycopg.Error, TailraceError) as error:
+                    # A copy may be under way in this session.
+                    if conn is not None:
+                        conn.close()
+                    yield _failed(stretch, error)
+        finally:
+            if conn is not None:
+                conn.close()
+
+
+def _open(reading: Reading) -> Connection:
+    conn = connect(reading.dsn, application_name=APPLICATION_NAME, settings=_SETTINGS)
+    try:
+        import_snapshot(conn, reading.snapshot)
+    except (psycopg.errors.InvalidParameterValue, psycopg.errors.UndefinedObject) as error:
+        conn.close()
+        raise SourceError("the snapshot is not held any more", retry=True) from error
+    return conn
+
+
+def _read(
+    conn: Connection, pool: ThreadPoolExecutor, store: Store, reading: Reading, stretch: Stretch
+) -> Outcome:
+    base = BaseIdentity(reading.source, stretch.oid, reading.position, reading.writer)
+    query = copy_query(stretch, reading.columns[stretch.oid])
+    parts: list[BasePart] = []
+    putting: Future[BasePart] | None = None
+    pace = Pace(reading.bytes_per_s)
+    for number, rows in enumerate(copy_out(conn, query, block_bytes=PART_BYTES)):
+        if putting is not None:
+            parts.append(putting.result())
+        putting = pool.submit(_put, store, base, rows, stretch.number, number)
+        pace.wait(rows.nbytes)
+    if putting is not None:
+        parts.append(putting.result())
+    if not _is_unmoved(conn, stretch):
+        return _changed(stretch, f"{stretch.leaf.schema}.{stretch.leaf.name} was rewritten")
+    return Outcome(stretch.oid, stretch.number, tuple(parts))
+
+
+def _put(
+    store: Store, base: BaseIdentity, rows: pa.BinaryArray, stretch: int, number: int
+) -> BasePart:
+    part = put_base_part(store, base, rows, stretch=stretch, number=number)
+    failpoint("base.after_part")
+    return part
+
+
+# The left side is as of the snapshot, the right side as of now; both under the lock that the COPY
+# has taken, which no rewrite can pass.
+_UNMOVED: Final = "SELECT relfilenode = pg_relation_filenode(oid) FROM pg_class WHERE oid = %s"
+
+
+def _is_unmoved(conn: Connection, stretch: Stretch) -> bool:
+    return conn.execute(_UNMOVED, (stretch.leaf.oid,)).fetchone() == (True,)
+
+
+def _failed(stretch: Stretch, error: psycopg.Error | TailraceError) -> Outcome:
+    known = source_error(error) if isinstance(error, psycopg.Error) else error
+    if isinstance(error, _CHANGED):
+        return _changed(stretch, str(known))
+    failure = Failure.PASSING if known.retry else Failure.LASTING
+    return Outcome(
+        stretch.oid, stretch.number, failure=failure, message=str(known), hint=known.hint
+    )
+
+
+def _changed(stretch: Stretch, message: str) -> Outcome:
+    return Outcome(stretch.oid, stretch.number, failure=Failure.CHANGED, message=message)
+
+
+class Pace:
+    """Holds back a task that reads faster than it may."""
+
+    def __init__(self, bytes_per_s: float | None) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._started = time.monotonic()
+        self._size = 0
+
+    def wait(self, size: int) -> None:
+        """Until so many more bytes are due."""
+        if self._bytes_per_s is None:
+            return
+        self._size += size
+        ahead_s = self._size / self._bytes_per_s - (time.monotonic() - self._started)
+        if ahead_s > 0:
+            time.sleep(ahead_s)

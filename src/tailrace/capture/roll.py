@@ -1,0 +1,104 @@
+"""Which tables are published, kept beside the log and compared with the catalog.
+
+A publication that someone changes by hand leaves a gap that Postgres does not report. Each change
+of ours is recorded before it is committed, beside the record of what was there before; so the
+catalog looks like one of the records, unless somebody else has changed it. As soon as it is seen
+which one, older ones are deleted: they would excuse a table that is taken out by hand. Newer ones
+excuse nothing, because a change that was never committed cannot be made again by hand with the same
+oids; they may stand for a commit that is under way.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Final
+
+from tailrace.errors import SegmentCorrupt, SourceGap
+from tailrace.failpoint import failpoint
+from tailrace.log import layout
+from tailrace.postgres.catalog import read_tables
+from tailrace.postgres.publication import Fingerprint, fingerprint
+from tailrace.postgres.quote import SourceNames
+from tailrace.postgres.session import Connection
+from tailrace.storage import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """A publication of ours, and the level of the log at which its records are kept."""
+
+    publication: str
+    records: str
+    inserts_only: bool
+
+
+def rolls_of(names: SourceNames) -> tuple[Roll, Roll]:
+    """That of whole tables, and that of tables of which only inserts are captured."""
+    return (
+        Roll(names.publication, layout.PUBLICATION, inserts_only=False),
+        Roll(names.inserts, layout.INSERTS, inserts_only=True),
+    )
+
+
+_UNCOMMITTED_MAX: Final = 8
+"""How many records of changes that did not come about are kept."""
+
+
+def record_membership(store: Store, roll: Roll, planned: Fingerprint) -> None:
+    """Keep what the publication is going to look like; the writers of a table wait for this."""
+    entries = store.list(roll.records)
+    number = int(entries[-1].key.rsplit("/", 1)[-1].split(".")[0]) + 1 if entries else 0
+    key = layout.publication_key(roll.records, number)
+    store.put_new(key, json.dumps(planned.to_dict()).encode())
+    failpoint("membership.after_record")
+
+
+def published(conn: Connection, roll: Roll) -> Fingerprint:
+    """The publication as it is; raises SourceGap if it is gone."""
+    found = fingerprint(conn, roll.publication)
+    if found is None:
+        raise SourceGap(f"publication {roll.publication} was dropped", hint=_HINT)
+    return found
+
+
+def check_membership(conn: Connection, store: Store, roll: Roll) -> None:
+    """Raise SourceGap if the publication was changed by anyone but us."""
+    found = published(conn, roll)
+    # Read after the catalog: a record is written before the change that it announces.
+    keys = [entry.key for entry in store.list(roll.records)]
+    problems = []
+    for place in range(len(keys) - 1, -1, -1):
+        problems.append(_difference(conn, _read_record(store, keys[place]), found))
+        if not problems[-1]:
+            store.delete([*keys[:place], *keys[place + 1 : -_UNCOMMITTED_MAX]])
+            return
+    what = problems[0] if problems else "nothing is known about it"
+    raise SourceGap(f"publication {roll.publication} was changed by hand: {what}", hint=_HINT)
+
+
+_HINT: Final = (
+    "changes made meanwhile are not in the stream: run `tailrace teardown` and begin a new log"
+)
+
+
+def _read_record(store: Store, key: str) -> Fingerprint:
+    try:
+        return Fingerprint.from_dict(json.loads(store.get(key)))
+    except (ValueError, KeyError, TypeError) as error:
+        raise SegmentCorrupt(f"{key} cannot be read") from error
+
+
+def _difference(conn: Connection, record: Fingerprint, found: Fingerprint) -> str:
+    """What differs, or nothing. A table that was dropped has left every publication rightly."""
+    if (record.oid, record.xmin) != (found.oid, found.xmin):
+        return "it was altered or made again"
+    missing = [member for member in record.members if member not in found.members]
+    living = {table.oid for table in read_tables(conn, [m.relation_oid for m in missing])}
+    for member in missing:
+        if member.relation_oid in living:
+            return f"{member.table} was taken out"
+    for member in found.members:
+        if member not in record.members:
+            return f"{member.table} was added"
+    return ""

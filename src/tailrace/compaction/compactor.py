@@ -1,0 +1,177 @@
+"""Folds bases, one after the other, each in steps of bounded size.
+
+A step puts parts and then the newer base, which makes them count; it may die anywhere. Done again
+it makes the same parts under the same names, because everything follows from the older base and the
+range. Tables for which a new base is asked for are left alone: what they miss is not in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from pyspark.sql import SparkSession
+
+from tailrace.compaction.folding import Folded, fold_texts
+from tailrace.compaction.range import Range, foldable, wanted
+from tailrace.compaction.rewriting import Rewritten, groups, put_fresh, rewrite
+from tailrace.compaction.texts import as_texts
+from tailrace.errors import LogError, SchemaError
+from tailrace.failpoint import failpoint
+from tailrace.log import Base, BaseOrigin, BasePart, Reader, layout
+from tailrace.log.base_part import BaseIdentity
+from tailrace.log.bases import newest_bases, put_base
+from tailrace.log.plan import pieces
+from tailrace.log.wanted import WantedBase, want_base, wanted_bases
+from tailrace.model import Lsn, Offset, Relation
+from tailrace.spark.planning import decode_pieces, worker_store
+from tailrace.storage import Store
+
+logger = logging.getLogger(__name__)
+
+STEP_BYTES: Final = 128 << 20
+"""About how much of a table's changes is folded at once; a larger transaction is folded whole."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Run = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
+"""Runs a task for each item, anywhere, and gives the results in order."""
+
+
+def on_spark(spark: SparkSession) -> Run:
+    """One Spark task for each item."""
+
+    def run(task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        if not items:
+            return []
+        return spark.sparkContext.parallelize(items, len(items)).map(task).collect()
+
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a table: where its newest base stands, how many changes were folded into it
+    at most, and why it could not be brought to the end of the log, if so.
+    """
+
+    table: str
+    position: Lsn
+    change_count: int
+    reason: str = ""
+
+
+class Compactor:
+    """Driven by one thread."""
+
+    def __init__(self, store: Store, run: Run, *, step_bytes: int = STEP_BYTES) -> None:
+        self._store = store
+        self._run = run
+        self._step_bytes = step_bytes
+
+    def due(self, *, interval_s: float, now_s: float) -> set[str]:
+        """The tables (`schema.name`) whose newest base was made longer ago than that."""
+        made: dict[int, float] = {}
+        for entry in self._store.list(layout.BASES):
+            oid, position = layout.base_of(entry.key)
+            if entry.key == layout.base_key(oid, position):
+                made[oid] = max(made.get(oid, 0.0), entry.modified_s)
+        old = {oid for oid, at in made.items() if at < now_s - interval_s}
+        if not old:
+            return set()
+        bases = newest_bases(self._store)
+        return {base.relation.qualified for oid, base in bases.items() if oid in old}
+
+    def compact(self, tables: Container[str] | None = None) -> list[Outcome]:
+        """Bring the bases of these tables (`schema.name`), or of all, to the end of the log."""
+        bases = newest_bases(self._store)
+        asked = wanted_bases(self._store, {oid: base.position for oid, base in bases.items()})
+        chosen = [
+            base for base in bases.values() if tables is None or base.relation.qualified in tables
+        ]
+        return [
+            self._skipped(base, asked[base.relation.oid])
+            if base.relation.oid in asked
+            else self._compact(base)
+            for base in sorted(chosen, key=lambda base: base.relation.qualified)
+        ]
+
+    def _skipped(self, base: Base, asked: WantedBase) -> Outcome:
+        reason = f"a new base is asked for: {asked.reason}"
+        return Outcome(base.relation.qualified, base.position, 0, reason)
+
+    def _compact(self, base: Base) -> Outcome:
+        reader, folded, reason = Reader(self._store), 0, ""
+        try:
+            while not reason:
+                found = foldable(reader, base, bytes_max=self._step_bytes)
+                if found.stopped_at is not None:
+                    reason = f"its name or its columns changed at {found.stopped_at}"
+                if found.end > base.position:
+                    base, folded = self._step(reader, base, found), folded + found.change_count
+                elif found.stopped_at is None:
+                    break
+        except SchemaError as error:
+            reason = str(error)
+        if reason:
+            # Only Postgres knows what the rows of the base hold now.
+            position = Lsn(base.position + 1)
+            want_base(self._store, WantedBase(base.relation.oid, position, reason))
+        outcome = Outcome(base.relation.qualified, base.position, folded, reason)
+        logger.info("base folded table=%s position=%s", outcome.table, outcome.position)
+        return outcome
+
+    def _step(self, reader: Reader, base: Base, found: Range) -> Base:
+        newer = replace(
+            base,
+            relation=found.relation,
+            frame=found.frame,
+            position=found.end,
+            taken_ts_us=found.taken_ts_us,
+            origin=BaseOrigin.COMPACTION,
+            folded_from=base.generation,
+        )
+        folded = self._folded(reader, base, found) if found.change_count else None
+        # With no change there is no new shape either.
+        if folded is not None and not folded.is_empty:
+            newer = replace(newer, parts=self._parts(base, newer, folded))
+        failpoint("compaction.before_base")
+        put_base(self._store, newer)
+        failpoint("compaction.after_base")
+        return newer
+
+    def _folded(self, reader: Reader, base: Base, found: Range) -> Folded:
+        wants = wanted(base)
+        planned = pieces(reader, Offset.whole(base.position), Offset.whole(found.end), wanted=wants)
+        changes = decode_pieces(self._store, planned, wants, None, read_as=as_texts)
+        return fold_texts(found.relation, changes)
+
+    def _parts(self, base: Base, newer: Base, folded: Folded) -> tuple[BasePart, ...]:
+        # The same whenever it is done again, and unlike that of any other writer.
+        writer = f"compaction-{base.position.hex16}"
+        identity = BaseIdentity(base.source, base.relation.oid, newer.position, writer)
+        numbered = list(enumerate(groups(base.parts)))
+        task = partial(_rewrite, self._store.url, identity, base.relation, folded)
+        done: list[Rewritten] = self._run(task, numbered)
+        if sum(each.completed for each in done) != folded.partial.num_rows:
+            raise LogError(
+                f"the base of {base.relation.qualified} at {base.position} lacks a row that was"
+                " updated since",
+                hint="run `tailrace snapshot` for the table",
+            )
+        fresh = put_fresh(self._store, identity, folded, stretch=len(numbered))
+        return (*(part for each in done for part in each.parts), *fresh)
+
+
+def _rewrite(
+    url: str,
+    identity: BaseIdentity,
+    relation: Relation,
+    folded: Folded,
+    numbered: tuple[int, tuple[BasePart, ...]],
+) -> Rewritten:
+    """A task, on any machine."""
+    return rewrite(worker_store(url), identity, as_texts(relation), folded, numbered)

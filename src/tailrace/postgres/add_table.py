@@ -1,0 +1,137 @@
+"""Adds a table to the publication, so that no transaction is ever taken for whole that is not.
+
+An empty table is added in one short transaction that first locks out its writers: no transaction is
+seen in part, and what the table held before is known to be nothing. A table with rows needs a base.
+That is taken as of a position before which every transaction that was open meanwhile has ended, so
+no lock is needed, except where Postgres itself loses changes without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import psycopg
+
+from tailrace.errors import SchemaError, SourceError
+from tailrace.model import Lsn
+from tailrace.postgres.blockers import listed, lockers
+from tailrace.postgres.catalog import Kind, TableInfo, read_tables
+from tailrace.postgres.publication import Fingerprint, fingerprint
+from tailrace.postgres.quote import identifier, qualified, statement
+from tailrace.postgres.session import Connection
+from tailrace.postgres.sqlstate import source_error
+from tailrace.postgres.table_shape import TableShape, read_shape
+
+BEFORE_COMMIT_MS_MAX: Final = 10_000
+"""How long `before_commit` may hold up the writers of a table; then the server rolls back."""
+
+# Below these, ALTER PUBLICATION … ADD TABLE beside writers loses changes of that table
+# (postgres commit 4909b38af03, "fix data loss in logical replication").
+FIXED_MINOR: Final = {14: 18, 15: 13, 16: 9, 17: 5}
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyTable:
+    """A table that had no rows as of `position`, a WAL position of the server."""
+
+    shape: TableShape
+    position: Lsn
+    ts_us: int
+
+
+def adds_beside_writers(version_num: int) -> bool:
+    """Whether Postgres streams all later changes of a table that is added while it is written."""
+    major, minor = divmod(version_num, 10000)
+    return minor >= FIXED_MINOR.get(major, 0)
+
+
+def add_table(
+    conn: Connection,
+    publication: str,
+    table: TableInfo,
+    *,
+    lock_timeout_ms: int,
+    before_commit: Callable[[Fingerprint], None],
+) -> EmptyTable | None:
+    """Publish a table, and tell if it was empty; one with rows needs a base from now on.
+
+    `before_commit` gets the fingerprint as it will be and makes it durable; the table's writers
+    wait for it if they are locked out. If it raises, nothing has happened. If the session is lost
+    while committing, the fingerprint tells afterwards whether the table was added. A lock not won
+    within `lock_timeout_ms` is SourceError(retry=True) naming who has it.
+    """
+    try:
+        is_locked = not (adds_beside_writers(conn.info.server_version) and holds_rows(conn, table))
+        with conn.transaction():
+            if is_locked:
+                _lock(conn, table, lock_timeout_ms)
+            # ONLY: the children of an inheritance tree are tables of their own.
+            query = "ALTER PUBLICATION {} ADD TABLE ONLY {}"
+            name = qualified(table.schema, table.name)
+            conn.execute(statement(query, identifier(publication), name))
+            # From here on nobody can alter the table.
+            _must_be_unchanged(conn, table)
+            empty = _empty(conn, table) if is_locked else None
+            planned = fingerprint(conn, publication)
+            assert planned is not None
+            before_commit(planned)
+        return empty
+    except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled) as exc:
+        raise SourceError(
+            f"{table.qualified} is being written: {listed(lockers(conn, table.oid))}",
+            hint="end or commit these transactions; the table is tried again",
+            retry=True,
+        ) from exc
+    except psycopg.Error as exc:
+        raise source_error(exc) from exc
+
+
+def _lock(conn: Connection, table: TableInfo, lock_timeout_ms: int) -> None:
+    timeouts = {"lock": str(lock_timeout_ms), "idle": str(BEFORE_COMMIT_MS_MAX)}
+    conn.execute(
+        """SELECT set_config('lock_timeout', %(lock)s, true),
+                  set_config('idle_in_transaction_session_timeout', %(idle)s, true)""",
+        timeouts,
+    )
+    conn.execute(_on_table("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", table))
+
+
+def _must_be_unchanged(conn: Connection, table: TableInfo) -> None:
+    if read_tables(conn, [table.oid]) != [table]:
+        raise SchemaError(
+            f"{table.qualified} was altered while it was being added", hint="try again", retry=True
+        )
+
+
+def _empty(conn: Connection, table: TableInfo) -> EmptyTable | None:
+    """Who has written the table before has released its lock, and so has ended, at or before the
+    position that the server hands out now; who writes it later ends after that.
+    """
+    if holds_rows(conn, table):
+        return None
+    shape = read_shape(conn, table.oid)
+    row = conn.execute(_NOW).fetchone()
+    assert shape is not None and row is not None
+    return EmptyTable(shape, Lsn.parse(row[0]), row[1])
+
+
+_NOW: Final = """
+SELECT pg_current_wal_insert_lsn()::text,
+       (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+"""
+
+
+def holds_rows(conn: Connection, table: TableInfo) -> bool:
+    """True if the table, or any partition of it, has a row that this session can see."""
+    row = conn.execute(_on_table("SELECT EXISTS (SELECT FROM {})", table)).fetchone()
+    assert row is not None
+    return bool(row[0])
+
+
+def _on_table(query: str, table: TableInfo) -> psycopg.sql.Composed:
+    """The rows of a partitioned table are in its partitions, those of any other in itself."""
+    if table.kind is not Kind.PARTITIONED:
+        query = query.replace("{}", "ONLY {}")
+    return statement(query, qualified(table.schema, table.name))

@@ -1,0 +1,32 @@
+"""Which tables the configuration means, and of which of them it takes inserts alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tailrace.postgres.catalog import TableInfo
+from tailrace.postgres.pattern import TablePattern
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Patterns of tables. Those that `inserts_only` means as well are taken without their updates
+    and deletes if Postgres cannot tell their rows apart; the others are then refused.
+    """
+
+    patterns: Sequence[str]
+    inserts_only: Sequence[str] = ()
+
+    def means(self, table: TableInfo) -> bool:
+        """Whether the table is to be captured."""
+        return _match(self.patterns, table)
+
+    def is_inserts_only(self, table: TableInfo) -> bool:
+        """Whether only its inserts are to be captured."""
+        return not table.has_usable_identity and _match(self.inserts_only, table)
+
+
+def _match(patterns: Sequence[str], table: TableInfo) -> bool:
+    parsed = map(TablePattern.parse, patterns)
+    return any(pattern.matches(table.schema, table.name) for pattern in parsed)

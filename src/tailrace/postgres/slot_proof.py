@@ -1,0 +1,50 @@
+"""Can a slot that was just made decode what was open while it was made?
+
+Making a slot goes through phases, each of which waits for the transactions that run at its
+beginning. Postgres misses changes of the catalog that are made in the first phase by a transaction
+that is committed in the second: one that begins after it, but before the slot is made, is decoded
+without them, and a table that was truncated or rewritten cannot be found ("could not map filenumber
+… to relation OID", seen on 18.4). Such a slot fails for good at that transaction. This is found by
+decoding, once every transaction that was open when the slot was made has ended; later ones are not
+concerned.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import psycopg
+
+from tailrace.postgres.session import Connection
+
+# The end of a snapshot would not do: transactions that are open may lie beyond it.
+_NEWEST: Final = "SELECT pg_current_xact_id()::text::bigint"
+_IS_PAST: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint >= %s"
+
+# Nothing is published yet, so nothing is sent; but everything is decoded.
+_DECODE: Final = """
+SELECT count(*)
+  FROM pg_logical_slot_peek_binary_changes(%s, pg_current_wal_lsn(), NULL,
+                                           'proto_version', '1', 'publication_names', %s)
+"""
+
+
+def open_until(conn: Connection) -> int:
+    """A transaction id beyond all that are open now: a new one."""
+    row = conn.execute(_NEWEST).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def have_ended(conn: Connection, until: int) -> bool:
+    """Whether all transactions with an id below this one have ended."""
+    return conn.execute(_IS_PAST, (until,)).fetchone() == (True,)
+
+
+def can_decode(conn: Connection, slot: str, publication: str) -> bool:
+    """Whether the slot decodes all that has been committed since; it does not move."""
+    try:
+        conn.execute(_DECODE, (slot, publication))
+    except psycopg.errors.InternalError_:
+        return False
+    return True

@@ -1,0 +1,197 @@
+"""How a table stands in the catalog, to find out what has changed its rows without being streamed.
+
+Postgres streams rows as they are written. It does not stream the rows that a partition brings along
+when it is attached, nor those that vanish when one is detached, dropped or truncated; nor values
+that DDL gives to rows that exist: the default of a new column, a rewrite in another type, a column
+under the name of another. All of these leave traces in the catalog, which two looks at it show:
+here is the comparison. It may take something harmless for such a change, a TRUNCATE of all
+partitions for one, but not the other way round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Self
+
+import psycopg
+
+from tailrace.postgres.quote import qualified, statement
+from tailrace.postgres.session import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class StandingColumn:
+    """A column that is streamed. `is_filled_in` if rows from before it was added have a value that
+    is not stored in them (pg_attribute.atthasmissing).
+    """
+
+    number: int
+    name: str
+    type_oid: int
+    typmod: int
+    is_filled_in: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StandingLeaf:
+    """A table that holds rows itself: a partition, or the table if it has none."""
+
+    oid: int
+    schema: str
+    name: str
+    filenode: int
+
+    @property
+    def qualified(self) -> str:
+        """`schema.name`."""
+        return f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One look at one table."""
+
+    oid: int
+    name: str
+    is_partitioned: bool
+    columns: tuple[StandingColumn, ...]
+    leaves: tuple[StandingLeaf, ...]
+
+    def to_dict(self) -> dict[str, object]:
+        """As JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> Self:
+        """Read what `to_dict` wrote."""
+        return cls(
+            oid=value["oid"],
+            name=value["name"],
+            is_partitioned=value["is_partitioned"],
+            columns=tuple(StandingColumn(**column) for column in value["columns"]),
+            leaves=tuple(StandingLeaf(**leaf) for leaf in value["leaves"]),
+        )
+
+
+# One statement, so that columns and files are of one moment. Not pg_partition_tree: it locks every
+# partition, and so waits for whoever alters one. The value that a new column has in older rows is
+# kept with the partitions, not with their root.
+_STANDINGS: Final = """
+WITH RECURSIVE tree (root, oid) AS (
+    SELECT asked, asked FROM unnest(%s::oid[]) AS asked
+     UNION ALL
+    SELECT tree.root, i.inhrelid
+      FROM tree
+      JOIN pg_inherits AS i ON i.inhparent = tree.oid AND NOT i.inhdetachpending
+      JOIN pg_class AS c ON c.oid = i.inhrelid AND c.relispartition
+), leaf AS (
+    SELECT tree.root, c.oid, n.nspname, c.relname, c.relfilenode
+      FROM tree
+      JOIN pg_class AS c ON c.oid = tree.oid AND c.relkind <> 'p'
+      JOIN pg_namespace AS n ON n.oid = c.relnamespace
+), filled AS (
+    SELECT DISTINCT leaf.root, a.attname
+      FROM leaf JOIN pg_attribute AS a ON a.attrelid = leaf.oid AND a.atthasmissing
+)
+SELECT c.oid::bigint, n.nspname || '.' || c.relname, c.relkind = 'p', columns.*, leaves.*
+  FROM pg_class AS c
+  JOIN pg_namespace AS n ON n.oid = c.relnamespace
+ CROSS JOIN LATERAL (
+    SELECT array_agg(a.attnum::int ORDER BY a.attnum),
+           array_agg(a.attname::text ORDER BY a.attnum),
+           array_agg(a.atttypid::bigint ORDER BY a.attnum),
+           array_agg(a.atttypmod ORDER BY a.attnum),
+           array_agg(EXISTS (SELECT FROM filled
+                              WHERE filled.root = c.oid AND filled.attname = a.attname)
+                     ORDER BY a.attnum)
+      FROM pg_attribute AS a
+     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+ ) AS columns
+ CROSS JOIN LATERAL (
+    SELECT array_agg(leaf.oid::bigint ORDER BY leaf.oid),
+           array_agg(leaf.nspname::text ORDER BY leaf.oid),
+           array_agg(leaf.relname::text ORDER BY leaf.oid),
+           array_agg(leaf.relfilenode::bigint ORDER BY leaf.oid)
+      FROM leaf WHERE leaf.root = c.oid
+ ) AS leaves
+ WHERE c.oid IN (SELECT root FROM tree)
+ ORDER BY c.oid
+"""
+
+
+def read_standings(conn: Connection, oids: Sequence[int]) -> list[Standing]:
+    """How those of the tables stand that still exist."""
+    return [
+        Standing(
+            oid=oid,
+            name=name,
+            is_partitioned=is_partitioned,
+            columns=tuple(map(StandingColumn, *(part or () for part in parts[:5]))),
+            leaves=tuple(map(StandingLeaf, *(part or () for part in parts[5:]))),
+        )
+        for oid, name, is_partitioned, *parts in conn.execute(_STANDINGS, (list(oids),))
+    ]
+
+
+def unstreamed(conn: Connection, before: Standing, now: Standing) -> str:
+    """What has changed rows between two looks without being streamed, in words; empty if nothing.
+
+    A table under another name counts: what was delivered under the old one is not there under the
+    new one.
+    """
+    if before.name != now.name:
+        return f"it was {before.name} before"
+    if now.is_partitioned and (reason := _partitions(conn, before.leaves, now.leaves)):
+        return reason
+    is_rewritten = [leaf.filenode for leaf in before.leaves] != [x.filenode for x in now.leaves]
+    return next(_columns(before.columns, now.columns, is_rewritten=is_rewritten), "")
+
+
+def _partitions(
+    conn: Connection, before: Sequence[StandingLeaf], now: Sequence[StandingLeaf]
+) -> str:
+    was, is_now = ({leaf.oid: leaf for leaf in leaves} for leaves in (before, now))
+    for leaf in before:
+        if leaf.oid not in is_now:
+            return f"partition {leaf.qualified} was detached or dropped"
+        if leaf.filenode != is_now[leaf.oid].filenode:
+            return f"partition {leaf.qualified} was truncated or rewritten"
+    for leaf in now:
+        if leaf.oid not in was and not _has_never_held_rows(conn, leaf):
+            return f"partition {leaf.qualified} was added and may have held rows before"
+    return ""
+
+
+def _has_never_held_rows(conn: Connection, leaf: StandingLeaf) -> bool:
+    """As far as can be told: a new table's file has the number of its oid, until the table is
+    truncated or rewritten (heap_create). Deletes are streamed, so nothing can be missing then.
+    """
+    if leaf.filenode != leaf.oid:
+        return False
+    query = statement("SELECT NOT EXISTS (SELECT FROM {})", qualified(leaf.schema, leaf.name))
+    try:
+        return conn.execute(query).fetchone() == (True,)
+    except psycopg.errors.InsufficientPrivilege:
+        return False
+
+
+def _columns(
+    before: Sequence[StandingColumn], now: Sequence[StandingColumn], *, is_rewritten: bool
+) -> Iterator[str]:
+    was = {column.number: column for column in before}
+    names = {column.name for column in before}
+    for column in now:
+        older = was.get(column.number)
+        if older is None and (column.is_filled_in or is_rewritten):
+            yield f"column {column.name} was added, and older rows have got a value in it"
+        elif older is None and column.name in names:
+            yield f"column {column.name} was dropped and added again"
+        elif older is not None and older.name != column.name:
+            yield f"column {older.name} was renamed to {column.name}"
+        elif older is not None and is_rewritten and _type(older) != _type(column):
+            yield f"column {column.name} was rewritten in another type"
+
+
+def _type(column: StandingColumn) -> tuple[int, int]:
+    return column.type_oid, column.typmod

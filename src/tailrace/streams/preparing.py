@@ -1,0 +1,112 @@
+"""What a stream does before its query: it finds where it is, and loads the bases that are due.
+
+A load may take hours, so it runs in a thread of its own beside the queries of other streams. An
+unfinished batch of changes comes first: its number is taken, and bases are loaded after it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+
+from tailrace.log import Base
+from tailrace.log.bases import newest_bases, read_base
+from tailrace.spark.selection import Selection
+from tailrace.storage import ObjectMissing, Store
+from tailrace.streams.delivery import Delivery
+from tailrace.streams.loading import base_rows
+from tailrace.streams.record import BatchRecord
+from tailrace.streams.taken import due_loads
+
+logger = logging.getLogger(__name__)
+
+
+class Stopped(Exception):
+    """The load was told to stop; the target is as it was."""
+
+
+def load_due(
+    delivery: Delivery,
+    store: Store,
+    patterns: Sequence[str],
+    selection: Selection,
+    *,
+    unfinished: BatchRecord | None,
+    stop: threading.Event,
+) -> None:
+    """Load what is due; raises Stopped between two pieces of a base once told to stop."""
+    if unfinished is not None:
+        if unfinished.repair:
+            delivery.repair(unfinished)
+        elif unfinished.load is None:
+            return
+        else:
+            _load_again(delivery, store, selection, unfinished, stop)
+    # Again afterwards: while bases were loaded, newer ones may have been completed.
+    while due := due_loads(newest_bases(store), delivery.tables, patterns):
+        for base in due:
+            _load(delivery, store, base, selection, stop)
+
+
+def _load_again(
+    delivery: Delivery,
+    store: Store,
+    selection: Selection,
+    unfinished: BatchRecord,
+    stop: threading.Event,
+) -> None:
+    assert unfinished.load is not None
+    table = unfinished.load
+    try:
+        base = read_base(store, table.oid, table.position.commit_lsn)
+    except ObjectMissing:
+        # A newer one has taken its place, and is due.
+        delivery.abandon(unfinished)
+    else:
+        _load(delivery, store, base, selection, stop)
+
+
+def _load(
+    delivery: Delivery, store: Store, base: Base, selection: Selection, stop: threading.Event
+) -> None:
+    name = base.relation.qualified
+    logger.info("table loading table=%s position=%s rows=%d", name, base.position, base.row_count)
+    delivery.load(base, _until(stop, base_rows(store, base, selection)))
+    logger.info("table taken up table=%s position=%s", name, base.position)
+
+
+def _until(stop: threading.Event, rows: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    for piece in rows:
+        if stop.is_set():
+            raise Stopped
+        yield piece
+
+
+class Preparation:
+    """Some work in a thread of its own; `error` is what it ended with."""
+
+    def __init__(self, work: Callable[[threading.Event], None], *, name: str) -> None:
+        self._work = work
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"tailrace-{name}", daemon=True)
+        self.error: BaseException | None = None
+        self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the work has ended."""
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Tell it to stop, and wait until it has."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._work(self._stop)
+        except BaseException as error:
+            self.error = error

@@ -1,0 +1,37 @@
+"""A stream as it is configured, and how it is doing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tailrace.errors import TailraceError
+from tailrace.sinks import Sink
+from tailrace.spark.selection import EVERYTHING, Selection
+from tailrace.streams.delivery import Delivered
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Some tables, delivered to one sink."""
+
+    name: str
+    tables: Sequence[str]
+    open_sink: Callable[[], Sink]
+    trigger_s: float = 0.2
+    changes_max: int | None = None
+    bytes_max: int | None = None
+    selection: Selection = EVERYTHING
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """How a stream is doing; `tables` are those that it has taken up, `error` says why it waits or
+    has stopped.
+    """
+
+    name: str
+    delivered: Delivered | None
+    error: TailraceError | None
+    is_stopped: bool
+    tables: frozenset[str] = frozenset()

@@ -1,0 +1,22 @@
+"""Takes bases as a process of its own: `python -m tests.bases.process DSN LOG_URL`."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from tailrace.bases import stretch
+from tailrace.storage import open_store
+from tests.bases.taking import take
+
+
+def main(dsn: str, log_url: str) -> None:
+    """Of every table in want of one."""
+    logging.basicConfig(level=logging.INFO)
+    stretch.PAGES_MIN = stretch.PAGES_MAX = 2  # type: ignore[misc]
+    results = take(dsn, open_store(log_url))
+    sys.exit(any(result.error is not None for result in results))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

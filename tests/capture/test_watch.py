@@ -1,0 +1,250 @@
+"""Tables change while they are captured: one that turns bad is set aside and comes back, one that
+Postgres does not stream whole is asked for again, and all others flow.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tailrace.log import Reader
+from tailrace.log.bases import newest_bases, newest_positions
+from tailrace.log.wanted import wanted_bases
+from tailrace.status import SourceReport, gather
+from tailrace.storage import FileStore
+from tests.capture.oracle import assert_equal, read_changes
+from tests.capture.running import (
+    Running,
+    is_published,
+    settings,
+    wait_caught_up,
+)
+from tests.server import VERSIONS, Database, Servers
+
+
+@pytest.fixture(params=VERSIONS, ids=lambda version: f"pg{version}")
+def database(request: pytest.FixtureRequest, source_servers: Servers) -> Iterator[Database]:
+    """A fresh database on each version."""
+    with source_servers(request.param).database() as fresh:
+        yield fresh
+
+
+@pytest.fixture
+def capture(
+    database: Database,
+    source: psycopg.Connection,
+    store: FileStore,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> Running:
+    """Capture that looks after its tables all the time."""
+    monkeypatch.setattr("tailrace.capture.housekeeping.TABLES_INTERVAL_S", 0.1)
+    caplog.set_level(logging.WARNING)
+    source.execute("CREATE TABLE root (id int, v text, PRIMARY KEY (id)) PARTITION BY RANGE (id)")
+    source.execute("CREATE TABLE leaf_a PARTITION OF root FOR VALUES FROM (0) TO (100)")
+    # Another order of columns, and one that was dropped.
+    source.execute("CREATE TABLE leaf_b (old int, v text, id int PRIMARY KEY)")
+    source.execute("ALTER TABLE leaf_b DROP old")
+    source.execute("ALTER TABLE root ATTACH PARTITION leaf_b FOR VALUES FROM (100) TO (200)")
+    return Running(settings(database.dsn, "public.t*", "public.root"), store)
+
+
+def reasons(store: FileStore) -> list[str]:
+    """Why bases are asked for."""
+    return [each.reason for each in wanted_bases(store, newest_positions(store)).values()]
+
+
+def report(capture: Running, store: FileStore) -> SourceReport:
+    """What `tailrace status` says of the source."""
+    duties, reader = capture.told.duties, Reader(store)
+    return gather(duties.dsn, duties.names, reader, {}, now_s=0, selection=duties.selection).source
+
+
+def test_f056_partitions_are_captured_as_their_root_whatever_the_order_of_their_columns(
+    capture: Running, source: psycopg.Connection, store: FileStore
+) -> None:
+    with capture:
+        capture.wait_for_stream()
+        source.execute("INSERT INTO root SELECT g * 10, 'v' || g FROM generate_series(0, 19) g")
+        source.execute("UPDATE root SET id = id + 101 WHERE id < 50")
+        source.execute("CREATE TABLE leaf_c PARTITION OF root FOR VALUES FROM (200) TO (300)")
+        source.execute("UPDATE root SET id = id + 100 WHERE id BETWEEN 110 AND 130")
+        source.execute("DELETE FROM root WHERE id % 20 = 0")
+        wait_caught_up(capture, source)
+        assert_equal(store, source, "public.root")
+        assert {change.relation.qualified for change in read_changes(store)} == {"public.root"}
+        source.execute("TRUNCATE root")
+        source.execute("INSERT INTO root VALUES (1, 'after')")
+        wait_caught_up(capture, source)
+    assert_equal(store, source, "public.root")
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("TRUNCATE leaf_a", "leaf_a was truncated"),
+        ("ALTER TABLE root DETACH PARTITION leaf_a", "leaf_a was detached"),
+        ("ALTER TABLE root ATTACH PARTITION apart FOR VALUES FROM (200) TO (300)", "apart was"),
+        ("ALTER TABLE root ADD w int DEFAULT 1", "column w was added"),
+    ],
+)
+def test_f056_what_postgres_does_not_stream_asks_for_a_new_base(
+    capture: Running, source: psycopg.Connection, store: FileStore, statement: str, reason: str
+) -> None:
+    source.execute("CREATE TABLE apart AS SELECT 200 AS id, 'came along' AS v")
+    source.execute("ALTER TABLE apart ALTER id SET NOT NULL, ADD PRIMARY KEY (id)")
+    with capture:
+        capture.wait_for_stream()
+        source.execute("INSERT INTO root VALUES (1, 'a'), (101, 'b')")
+        wait_caught_up(capture, source)
+        assert reasons(store) == []
+        source.execute(statement.encode())
+        capture.wait_until(lambda: reasons(store))
+        (found,) = reasons(store)
+    assert reason in found
+
+
+def test_f056_what_happens_while_nobody_captures_is_found_as_well(
+    capture: Running, source: psycopg.Connection, store: FileStore
+) -> None:
+    with capture:
+        capture.wait_for_stream()
+        source.execute("INSERT INTO root VALUES (1, 'a')")
+        wait_caught_up(capture, source)
+    source.execute("TRUNCATE leaf_a")
+    with Running(capture.told, store) as again:
+        again.wait_until(lambda: reasons(store))
+
+
+def test_f052_a_table_that_loses_its_key_is_set_aside_before_long_and_comes_back_by_itself(
+    capture: Running,
+    source: psycopg.Connection,
+    store: FileStore,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source.execute("CREATE TABLE table_two (id int PRIMARY KEY, v text)")
+    with capture:
+        capture.wait_for_stream()
+        source.execute("INSERT INTO table_two VALUES (1, 'a')")
+        source.execute("ALTER TABLE table_two DROP CONSTRAINT table_two_pkey")
+        capture.wait_until(lambda: not is_published(source, "table_two"))
+        # The application works, and so do the others.
+        source.execute("UPDATE table_two SET v = 'unseen'")
+        source.execute("INSERT INTO t VALUES (1, 'flows')")
+        wait_caught_up(capture, source)
+        capture.wait_until(
+            lambda: "table=public.table_two reason=has no primary key" in caplog.text
+        )
+        assert reasons(store) == []
+        source.execute("ALTER TABLE table_two ADD PRIMARY KEY (id)")
+        capture.wait_until(lambda: is_published(source, "table_two"))
+        capture.wait_until(lambda: reasons(store))
+        assert reasons(store) == ["it was not published for a while"]
+        (stale,) = report(capture, store).stale
+        assert (stale.table, stale.reason) == ("public.table_two", *reasons(store))
+    assert_equal(store, source, "public.t")
+
+
+def test_a_table_that_comes_back_empty_needs_nothing_but_that_knowledge(
+    capture: Running, source: psycopg.Connection, store: FileStore
+) -> None:
+    with capture:
+        capture.wait_for_stream()
+        (before,) = [base for base in newest_bases(store).values() if base.relation.name == "t"]
+        source.execute("ALTER TABLE t REPLICA IDENTITY NOTHING")
+        capture.wait_until(lambda: not is_published(source, "t"))
+        source.execute("ALTER TABLE t REPLICA IDENTITY DEFAULT")
+        capture.wait_until(lambda: newest_positions(store)[before.relation.oid] > before.position)
+        assert reasons(store) == []
+
+
+def test_f060_tables_that_are_dropped_renamed_or_moved_are_followed(
+    capture: Running, source: psycopg.Connection, store: FileStore
+) -> None:
+    source.execute("CREATE SCHEMA elsewhere")
+    for name in ("t_dropped", "t_renamed", "t_away", "t_moved"):
+        create = sql.SQL("CREATE TABLE {} (id int PRIMARY KEY)")
+        source.execute(create.format(sql.Identifier(name)))
+    with capture:
+        capture.wait_for_stream()
+        capture.wait_until(lambda: is_published(source, "t_renamed"))
+        source.execute("INSERT INTO t_dropped VALUES (1)")
+        source.execute("DROP TABLE t_dropped")
+        source.execute("CREATE TABLE t_dropped (id int PRIMARY KEY, another int)")
+        source.execute("ALTER TABLE t_renamed RENAME TO t_new_name")
+        source.execute("ALTER TABLE t_away RENAME TO away")
+        source.execute("ALTER TABLE t_moved SET SCHEMA elsewhere")
+        capture.wait_until(lambda: reasons(store) == ["it was public.t_renamed before"])
+        capture.wait_until(lambda: not is_published(source, "away"))
+        capture.wait_until(lambda: not is_published(source, "t_moved"))
+        capture.wait_until(lambda: is_published(source, "t_dropped"))
+        source.execute("INSERT INTO t_dropped VALUES (2, 2)")
+        source.execute("INSERT INTO t_new_name VALUES (3)")
+        source.execute("INSERT INTO away VALUES (4)")
+        wait_caught_up(capture, source)
+    found = [(each.relation.qualified, each.new) for each in read_changes(store)]
+    assert found[-2:] == [
+        ("public.t_dropped", {"id": "2", "another": "2"}),
+        ("public.t_new_name", {"id": "3"}),
+    ]
+
+
+def test_a_published_table_that_becomes_a_partition_goes_on_as_part_of_its_root(
+    capture: Running, source: psycopg.Connection, store: FileStore
+) -> None:
+    source.execute("CREATE TABLE t_apart (id int PRIMARY KEY, v text)")
+    with capture:
+        capture.wait_for_stream()
+        capture.wait_until(lambda: is_published(source, "t_apart"))
+        source.execute("INSERT INTO t_apart VALUES (250, 'a')")
+        source.execute("ALTER TABLE root ATTACH PARTITION t_apart FOR VALUES FROM (200) TO (300)")
+        capture.wait_until(lambda: reasons(store))
+        capture.wait_until(lambda: not is_published(source, "t_apart"))
+        source.execute("INSERT INTO root VALUES (251, 'b')")
+        wait_caught_up(capture, source)
+    *_, last = read_changes(store)
+    assert (last.relation.qualified, last.new) == ("public.root", {"id": "251", "v": "b"})
+
+
+def test_f052_of_a_keyless_table_inserts_alone_are_taken_where_that_is_asked_for(
+    capture: Running, database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    source.execute("CREATE TABLE t_events (at int, v text)")
+    told = settings(database.dsn, "public.t*", "public.root", inserts_only=["public.t_ev*"])
+    with Running(told, store) as taking:
+        taking.wait_for_stream()
+        source.execute("INSERT INTO t_events VALUES (1, 'a'), (1, 'a')")
+        # Nothing of the application's breaks; but this is not captured.
+        source.execute("UPDATE t_events SET v = 'b'")
+        source.execute("DELETE FROM t_events")
+        source.execute("TRUNCATE t_events")
+        source.execute("INSERT INTO t_events VALUES (2, 'c')")
+        wait_caught_up(taking, source)
+        found = [each for each in read_changes(store) if each.relation.name == "t_events"]
+        assert [(each.op, each.new and each.new["at"]) for each in found] == [
+            ("I", "1"),
+            ("I", "1"),
+            ("T", None),
+            ("I", "2"),
+        ]
+        assert found[0].relation.key == ()
+        # With a key it is captured whole, from a new base on.
+        source.execute("ALTER TABLE t_events ADD PRIMARY KEY (at)")
+        taking.wait_until(lambda: reasons(store) == ["it was not published for a while"])
+        taking.wait_until(lambda: _publications(source, "t_events") == ["tailrace_main"])
+        source.execute("UPDATE t_events SET v = 'd'")
+        wait_caught_up(taking, source)
+        *_, last = read_changes(store)
+        assert (last.op, last.new) == ("U", {"at": "2", "v": "d"})
+        # And without it again as before.
+        source.execute("ALTER TABLE t_events DROP CONSTRAINT t_events_pkey")
+        taking.wait_until(lambda: _publications(source, "t_events") == ["tailrace_main_inserts"])
+
+
+def _publications(source: psycopg.Connection, table: str) -> list[str]:
+    query = "SELECT pubname::text FROM pg_publication_tables WHERE tablename = %s"
+    return [name for (name,) in source.execute(query, [table])]

@@ -1,0 +1,127 @@
+"""What changes rows without being streamed is found by two looks at the catalog; what does not, or
+is streamed, asks for nothing.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tailrace.postgres.session import Connection
+from tailrace.postgres.standing import Standing, read_standings, unstreamed
+
+UNSTREAMED = {
+    "attach": (
+        "ALTER TABLE root ATTACH PARTITION filled FOR VALUES FROM (100) TO (200)",
+        "partition app.filled was added and may have held rows",
+    ),
+    "attach what was truncated before": (
+        "TRUNCATE other; ALTER TABLE root ATTACH PARTITION other FOR VALUES FROM (200) TO (300)",
+        "partition app.other was added and may have held rows",
+    ),
+    "detach": ("ALTER TABLE root DETACH PARTITION leaf", "partition app.leaf was detached"),
+    "drop": ("DROP TABLE leaf", "partition app.leaf was detached or dropped"),
+    "truncate": ("TRUNCATE leaf", "partition app.leaf was truncated"),
+    "truncate below": ("TRUNCATE middle", "partition app.deep was truncated"),
+    "default": ("ALTER TABLE plain ADD c int DEFAULT 7", "column c was added"),
+    "default of a partitioned table": ("ALTER TABLE root ADD c int DEFAULT 7", "column c was"),
+    "default that varies": ("ALTER TABLE plain ADD c float DEFAULT random()", "column c was added"),
+    "other type": (
+        "ALTER TABLE plain ALTER v TYPE int USING length(v)",
+        "column v was rewritten in another type",
+    ),
+    "renamed column": ("ALTER TABLE plain RENAME v TO w", "column v was renamed to w"),
+    "column of old": ("ALTER TABLE plain DROP v; ALTER TABLE plain ADD v text", "v was dropped"),
+    "other name": ("ALTER TABLE plain RENAME TO renamed", "it was app.plain before"),
+    "other schema": ("ALTER TABLE plain SET SCHEMA public", "it was app.plain before"),
+}
+
+HARMLESS = {
+    "new partition": "CREATE TABLE fresh PARTITION OF root FOR VALUES FROM (300) TO (400)",
+    "attach what is empty": "ALTER TABLE root ATTACH PARTITION other FOR VALUES FROM (2) TO (3)",
+    "truncate of a table": "TRUNCATE plain",
+    "truncate and rewrite": "TRUNCATE plain; VACUUM FULL plain",
+    "column without default": "ALTER TABLE plain ADD c int",
+    "wider text": "ALTER TABLE plain ALTER v TYPE varchar(50)",
+    "dropped column": "ALTER TABLE plain DROP v",
+    "later default": "ALTER TABLE plain ALTER v SET DEFAULT 'x'",
+    "generated column": "ALTER TABLE plain ADD c int GENERATED ALWAYS AS (id) STORED",
+    "rows": "INSERT INTO root VALUES (1), (71); DELETE FROM root; UPDATE plain SET v = 'b'",
+    "renamed partition": "ALTER TABLE leaf RENAME TO sheet",
+}
+
+
+@pytest.fixture
+def tables(app: Connection, admin: Connection) -> list[str]:
+    """Of each kind one, and tables that may become partitions."""
+    admin.execute("GRANT CREATE ON SCHEMA public TO app")
+    for statement in (
+        "CREATE TABLE root (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+        "CREATE TABLE leaf PARTITION OF root FOR VALUES FROM (0) TO (2)",
+        "CREATE TABLE middle PARTITION OF root FOR VALUES FROM (70) TO (80) PARTITION BY LIST (id)",
+        "CREATE TABLE deep PARTITION OF middle FOR VALUES IN (71)",
+        "CREATE TABLE filled (id int PRIMARY KEY, v text)",
+        "INSERT INTO filled VALUES (100)",
+        "CREATE TABLE other (v text, id int PRIMARY KEY)",
+        "CREATE TABLE plain (id int PRIMARY KEY, v varchar(20))",
+        "INSERT INTO plain VALUES (1, 'a')",
+    ):
+        app.execute(statement)
+    return ["app.root", "app.plain"]
+
+
+def _look(conn: Connection, names: list[str]) -> dict[int, Standing]:
+    oids = [conn.execute("SELECT %s::regclass::oid", (name,)).fetchone() for name in names]
+    return {each.oid: each for each in read_standings(conn, [oid[0] for oid in oids if oid])}
+
+
+def _changed(app: Connection, capture: Connection, tables: list[str], statements: str) -> list[str]:
+    before = _look(capture, tables)
+    for statement in statements.split("; "):
+        app.execute(statement.encode())
+    now = {each.oid: each for each in read_standings(capture, list(before))}
+    reasons = (unstreamed(capture, before[oid], now[oid]) for oid in before)
+    return [reason for reason in reasons if reason]
+
+
+@pytest.mark.parametrize("what", UNSTREAMED)
+def test_f056_what_is_not_streamed_is_found(
+    app: Connection, capture: Connection, tables: list[str], what: str
+) -> None:
+    statements, reason = UNSTREAMED[what]
+    (found,) = _changed(app, capture, tables, statements)
+    assert reason in found
+
+
+@pytest.mark.parametrize("what", HARMLESS)
+def test_what_is_streamed_or_changes_no_row_asks_for_nothing(
+    app: Connection, capture: Connection, tables: list[str], what: str
+) -> None:
+    assert _changed(app, capture, tables, HARMLESS[what]) == []
+
+
+def test_a_partition_that_may_not_be_read_may_have_held_rows(
+    app: Connection, admin: Connection, capture: Connection, tables: list[str]
+) -> None:
+    admin.execute("CREATE ROLE theirs")
+    create = "CREATE TABLE app.closed PARTITION OF app.root FOR VALUES FROM (300) TO (400)"
+    before = _look(capture, ["app.root"])
+    admin.execute(create)
+    admin.execute("ALTER TABLE app.closed OWNER TO theirs")
+    (now,) = read_standings(capture, list(before))
+    assert "app.closed was added" in unstreamed(capture, before[now.oid], now)
+
+
+def test_a_look_survives_being_kept(capture: Connection, tables: list[str]) -> None:
+    looks = _look(capture, tables)
+    assert len(looks) == 2
+    for look in looks.values():
+        assert Standing.from_dict(look.to_dict()) == look
+
+
+def test_a_table_that_is_gone_is_left_out(
+    app: Connection, capture: Connection, tables: list[str]
+) -> None:
+    oids = list(_look(capture, tables))
+    app.execute("DROP TABLE plain")
+    assert [each.name for each in read_standings(capture, oids)] == ["app.root"]
+    assert read_standings(capture, []) == []

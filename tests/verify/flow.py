@@ -1,0 +1,128 @@
+"""A source, its capture and a stream to a lake, delivered without Spark, for tests that compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from deltalake import DeltaTable
+from psycopg import sql
+
+from tailrace.sinks import Sink, open_sink
+from tailrace.spark.selection import EVERYTHING, Selection
+from tailrace.storage import FileStore, Store
+from tailrace.streams.record import StreamRecord
+from tailrace.verify.repair import Repairs
+from tailrace.verify.result import StreamResult, TableResult
+from tailrace.verify.stream import Subject, Verification
+from tests.capture.running import Running, is_published, settings, wait_caught_up
+from tests.server import Database
+from tests.streams.by_hand import STREAM, Run
+
+THINGS = "CREATE TABLE things (id bigint PRIMARY KEY, label text, ratio float8)"
+FILL = "INSERT INTO things SELECT i, 'label ' || i, i / 3.0 FROM generate_series(1, 500) AS i"
+
+
+@dataclass
+class Watched:
+    """Keeps what it is told, and does something when it hears a word."""
+
+    said: list[str] = field(default_factory=list)
+    row_count: int = 0
+    on_word: tuple[str, Callable[[], None]] = ("", lambda: None)
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+        word, act = self.on_word
+        if word and text.startswith(word):
+            act()
+
+    def begin(self, table: str, row_count: int) -> None:
+        self.say(f"begin {table}")
+
+    def advance(self, row_count: int) -> None:
+        self.row_count += row_count
+
+
+@dataclass
+class Flow:
+    """Capture runs by itself; the stream delivers when it is told to."""
+
+    database: Database
+    store: Store
+    lake: Path
+    capture: Running
+    options: Mapping[str, object]
+    selection: Selection = EVERYTHING
+
+    def sink(self) -> Sink:
+        return open_sink({"type": "delta", "path": str(self.lake), **self.options})
+
+    def start(self) -> Run:
+        """A run of the stream, which has loaded what is due."""
+        return Run(self.store, self.sink(), selection=self.selection)
+
+    def deliver(self, *statements: str) -> None:
+        """Execute, then deliver everything that is committed."""
+        self.execute(*statements)
+        self.catch_up()
+        self.start().to_end()
+
+    def catch_up(self) -> None:
+        """Wait until the log has everything that is committed."""
+        with self.database.connect() as connection:
+            wait_caught_up(self.capture, connection)
+
+    def execute(self, *statements: str) -> None:
+        with self.database.connect() as connection:
+            for statement in statements:
+                connection.execute(sql.SQL(statement))
+
+    def lake_table(self, name: str = "things") -> DeltaTable:
+        return DeltaTable(str(self.lake / "public" / name))
+
+    def verify(
+        self, *tables: str, repair: bool = False, watched: Watched | None = None
+    ) -> StreamResult:
+        subject = Subject(STREAM, str(self.lake), tables, self.selection)
+        repairs = None
+        if repair:
+            record = StreamRecord(self.store, STREAM)
+            repairs = Repairs(STREAM, self.sink(), record, self.selection)
+        watcher = watched or Watched()
+        return Verification(self.database.dsn, self.store, subject, watcher, repairs).run()
+
+    def table(self, *, repair: bool = False, watched: Watched | None = None) -> TableResult:
+        """What comes of comparing the one table there is."""
+        (result,) = self.verify(repair=repair, watched=watched).tables
+        return result
+
+    def unlike(self) -> list[str]:
+        """The keys in which the one table differs, as far as they are told."""
+        result = self.table()
+        assert result.equal == (not result.differences), result
+        return [" ".join(map(str, each.key.values())) for each in result.differences]
+
+
+@contextmanager
+def flowing(
+    database: Database,
+    tmp_path: Path,
+    *statements: str,
+    selection: Selection = EVERYTHING,
+    options: Mapping[str, object] = MappingProxyType({}),
+) -> Iterator[Flow]:
+    """Make tables, and capture them from the beginning; options are those of the sink."""
+    with database.connect() as connection:
+        for statement in statements or (THINGS,):
+            connection.execute(sql.SQL(statement))
+        query = "SELECT relname FROM pg_class WHERE relkind IN ('r', 'p') AND NOT relispartition"
+        made = f"{query} AND relnamespace = 'public'::regnamespace"
+        names = [name for (name,) in connection.execute(sql.SQL(made))]
+        with Running(settings(database.dsn), FileStore(tmp_path / "log")) as capture:
+            capture.wait_until(lambda: all(is_published(connection, name) for name in names))
+            store = FileStore(tmp_path / "log")
+            yield Flow(database, store, tmp_path / "lake", capture, options, selection)

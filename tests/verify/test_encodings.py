@@ -1,0 +1,67 @@
+"""Databases that do not store UTF-8: texts are compared all the same, and so are bytes that are
+no text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pyarrow as pa
+from deltalake import write_deltalake
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from tailrace.verify.at_rest import compare_at_rest
+from tailrace.verify.result import TableResult
+from tests.server import Server
+
+TEXTS = pa.map_(pa.string(), pa.string())
+
+
+@contextmanager
+def _encoded(postgres: Server, encoding: str, *statements: str) -> Iterator[str]:
+    """A database of this encoding with a table."""
+    name = sql.Identifier(f"encoded_{encoding}")
+    create = sql.SQL(
+        "CREATE DATABASE {} ENCODING {} TEMPLATE template0 LOCALE_PROVIDER libc LOCALE 'C'"
+    )
+    with postgres.connect() as admin:
+        admin.execute(create.format(name, sql.Literal(encoding)))
+        dsn = make_conninfo(postgres.dsn, dbname=f"encoded_{encoding}")
+        try:
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                connection.execute("CREATE TABLE t (id text PRIMARY KEY, v text)")
+                for statement in statements:
+                    connection.execute(sql.SQL(statement))
+            yield dsn
+        finally:
+            admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+
+
+def _compare(dsn: str, lake: Path, rows: pa.Table) -> TableResult:
+    write_deltalake(str(lake / "public" / "t"), rows, mode="overwrite")
+    (result,) = compare_at_rest(dsn, str(lake), ["public.t"])
+    return result
+
+
+def test_texts_of_another_encoding(postgres: Server, tmp_path: Path) -> None:
+    insert = r"INSERT INTO t VALUES (U&'\00E9', U&'\00FC'), ('b', NULL)"
+    with _encoded(postgres, "LATIN1", insert) as dsn:
+        rows = pa.table({"id": ["é", "b"], "v": ["ü", None]})
+        assert _compare(dsn, tmp_path, rows).equal
+        (difference,) = _compare(dsn, tmp_path, rows.slice(1)).differences
+        assert (difference.source, difference.lake) == ({"id": "é", "v": "ü"}, None)
+
+
+def test_f066_bytes_that_are_no_text(postgres: Server, tmp_path: Path) -> None:
+    insert = r"INSERT INTO t VALUES ('a', convert_from('\xff41', 'SQL_ASCII')), ('b', 'x')"
+    with _encoded(postgres, "SQL_ASCII", insert) as dsn:
+        for kept, is_equal in ((r"\xff41", True), (r"\xff42", False)):
+            texts = pa.array([[("v", kept)], None], TEXTS)
+            rows = pa.table({"id": ["a", "b"], "v": [None, "x"], "_text": texts})
+            result = _compare(dsn, tmp_path, rows)
+            assert result.equal == is_equal
+            assert [each.columns for each in result.differences] == [("v",)] * (not is_equal)

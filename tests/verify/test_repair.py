@@ -1,0 +1,188 @@
+"""Repairs: only the rows that differ, as a batch of the stream, whoever dies and whoever runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from tailrace.sinks.columns import VALID_TO
+from tailrace.streams.record import StreamRecord
+from tailrace.verify import stream
+from tests.server import Database
+from tests.streams.by_hand import STREAM
+from tests.verify.flow import FILL, Flow, Watched, flowing
+
+
+def _plant(flow: Flow) -> None:
+    """One difference of each kind: a row lost, changed, added, and one that is there twice."""
+    table = flow.lake_table()
+    twice = pa.table(table.to_pyarrow_table(filters=[("id", "=", 8)]))
+    table.delete("id = 5")
+    table.update({"label": "'wrong'"}, predicate="id = 6")
+    table.update({"ratio": "NULL"}, predicate="id = 7")
+    write_deltalake(flow.lake_table(), twice, mode="append")
+    added = twice.set_column(0, "id", pa.array([9999], pa.int64()))
+    write_deltalake(flow.lake_table(), added, mode="append")
+
+
+PLANTED = ["5", "6", "7", "8", "9999"]
+
+
+def _rows(flow: Flow) -> list[dict[str, object]]:
+    return pa.table(flow.lake_table().to_pyarrow_table()).sort_by("id").to_pylist()
+
+
+def test_a_repair_sets_the_rows_that_differ_and_no_others(
+    database: Database, tmp_path: Path
+) -> None:
+    with flowing(database, tmp_path) as flow:
+        flow.deliver(FILL)
+        before = _rows(flow)
+        _plant(flow)
+        assert flow.unlike() == PLANTED
+        result = flow.table(repair=True)
+        assert (result.equal, result.repaired_rows, result.differences) == (True, 5, ())
+        assert _rows(flow) == before
+        assert flow.table(repair=True).repaired_rows == 0
+        flow.deliver("UPDATE things SET label = 'after' WHERE id < 20")
+        assert flow.unlike() == []
+
+
+def test_a_repair_carries_only_those_rows_and_says_so(database: Database, tmp_path: Path) -> None:
+    with flowing(database, tmp_path, options={"mode": "append"}) as flow:
+        flow.deliver(FILL)
+        flow.lake_table().delete("id = 5")
+        assert flow.table(repair=True).equal
+        added = pa.table(
+            flow.lake_table().to_pyarrow_table(
+                filters=[("_origin", "=", "repair"), ("_op", "=", "insert")]
+            )
+        )
+        assert added.column("id").to_pylist() == [5]
+
+
+def test_a_history_keeps_what_it_had_and_opens_what_was_lost(
+    database: Database, tmp_path: Path
+) -> None:
+    with flowing(database, tmp_path, options={"mode": "history"}) as flow:
+        flow.deliver(FILL)
+        flow.lake_table().update({"label": "'wrong'"}, predicate="id = 6")
+        assert flow.table(repair=True).equal
+        versions = pa.table(flow.lake_table().to_pyarrow_table(filters=[("id", "=", 6)]))
+        by_end = sorted(versions.to_pylist(), key=lambda row: row[VALID_TO] is None)
+        assert [row["label"] for row in by_end] == ["wrong", "label 6"]
+
+
+def test_a_stream_that_runs_goes_on_behind_a_repair(database: Database, tmp_path: Path) -> None:
+    """It finds the number of its next batch taken, by a repair that it could deliver itself."""
+    with flowing(database, tmp_path) as flow:
+        flow.deliver(FILL)
+        run = flow.start()
+        flow.execute("UPDATE things SET label = 'one' WHERE id = 1")
+        flow.catch_up()
+        assert run.step()
+        _plant(flow)
+        assert flow.table(repair=True).equal
+        flow.execute("UPDATE things SET label = 'two' WHERE id IN (1, 5, 6)")
+        flow.catch_up()
+        assert run.step()
+        assert flow.unlike() == []
+
+
+def test_a_stream_that_runs_goes_on_behind_many_repairs(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many that the record of the first, whose number it wants, is gone."""
+    monkeypatch.setattr(stream, "_REPAIR_ROWS", 1)
+    with flowing(database, tmp_path) as flow:
+        flow.deliver(FILL)
+        run = flow.start()
+        flow.lake_table().update({"label": "'wrong'"}, predicate="id < 6")
+        assert flow.table(repair=True).repaired_rows == 5
+        flow.execute("UPDATE things SET label = 'two' WHERE id IN (1, 7)")
+        flow.catch_up()
+        assert run.step()
+        assert flow.unlike() == []
+
+
+def test_a_repair_is_as_of_where_the_stream_stands(database: Database, tmp_path: Path) -> None:
+    """Rows are read under a snapshot, and the stream has gone on since: to what it has delivered
+    for a row, to the key that the row has moved to, and to the end of the row.
+    """
+    with flowing(database, tmp_path) as flow:
+        flow.deliver(FILL)
+        for key in (5, 6, 7, 8):
+            flow.lake_table().update({"label": "'wrong'"}, predicate=f"id = {key}")
+
+        def go_on() -> None:
+            flow.deliver(
+                "UPDATE things SET label = 'newer' WHERE id = 5",
+                "UPDATE things SET id = 1006 WHERE id = 6",
+                "DELETE FROM things WHERE id = 7",
+            )
+
+        watched = Watched(on_word=("repairing", go_on))
+        assert flow.table(repair=True, watched=watched).equal
+        assert flow.unlike() == []
+
+
+_KILLED = ["repair.before_fix", "repair.after_fix", "delta.after_commit", "repair.after_write"]
+
+
+def _config(flow: Flow, directory: Path) -> Path:
+    file = directory / "tailrace.yaml"
+    dsn = flow.database.dsn.replace("'", "")
+    file.write_text(
+        f'source: {{dsn: "{dsn}"}}\n'
+        f'log: {{url: "file:{directory / "log"}"}}\n'
+        f'streams: {{{STREAM}: {{sink: {{type: delta, path: "{flow.lake}"}}}}}}\n'
+    )
+    return file
+
+
+def _run_verify(
+    config: Path, *options: str, failpoint: str = ""
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tailrace.cli.main", "verify", "--config", str(config)]
+    environment = {**os.environ, "TAILRACE_FAILPOINT": failpoint}
+    return subprocess.run(
+        [*command, *options], env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+@pytest.mark.parametrize("failpoint", _KILLED)
+def test_killed_in_a_repair_the_stream_goes_on_and_nothing_is_lost(
+    database: Database, tmp_path: Path, failpoint: str
+) -> None:
+    with flowing(database, tmp_path) as flow:
+        flow.deliver(FILL)
+        flow.lake_table().delete("id = 5")
+        killed = _run_verify(_config(flow, tmp_path), "--repair", failpoint=failpoint)
+        assert killed.returncode == 137, killed.stderr
+        flow.deliver("UPDATE things SET label = 'after' WHERE id = 6")
+        # Once its number is taken, a repair is delivered by whoever comes next.
+        expected = ["5"] if failpoint == "repair.before_fix" else []
+        assert flow.unlike() == expected
+        assert flow.table(repair=True).equal
+        assert flow.lake_table().count() == 500
+
+
+def test_left_over_repairs_are_finished_by_the_next(database: Database, tmp_path: Path) -> None:
+    with flowing(database, tmp_path) as flow:
+        flow.deliver(FILL)
+        flow.lake_table().delete("id = 5")
+        config = _config(flow, tmp_path)
+        assert _run_verify(config, "--repair", failpoint="repair.after_fix").returncode == 137
+        record = StreamRecord(flow.store, STREAM)
+        newest = record.newest()
+        assert newest is not None and newest.repair and not record.is_done(newest)
+        shown = _run_verify(config, "--repair")
+        assert shown.returncode == 0, shown.stdout + shown.stderr
+        assert "every lake table equals its source" in shown.stdout
+        assert flow.unlike() == []
