@@ -28,11 +28,18 @@ KILLED = 137
 class Driver:
     """Delivers one log into one directory, again and again."""
 
-    def __init__(self, log: MadeLog, directory: Path, *, packages: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        log: MadeLog,
+        directory: Path,
+        *,
+        packages: tuple[str, ...] = (),
+        changes_max: int = 4,
+    ) -> None:
         """With `packages`, which must hold Delta on Spark, the lake is written by that."""
         self._log = log
         self._directory = directory
-        self._task = Task(log.store.url, str(directory), True, NEVER, 4)
+        self._task = Task(log.store.url, str(directory), True, NEVER, changes_max)
         if packages:
             self._task = replace(
                 self._task, engine="delta-spark", packages=packages, settings=SESSION_SETTINGS

@@ -19,7 +19,7 @@ from tailrace.streams import Pipeline, Stream, StreamState
 from tests.capture.running import wait_until
 from tests.spark.made_log import Row
 
-PATIENCE_S = 300.0
+PATIENCE_S = 900.0
 """Spark takes its time on a busy machine. No test passes by waiting."""
 
 

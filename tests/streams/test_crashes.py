@@ -146,7 +146,8 @@ def test_sigterm_ends_the_pipeline_and_all_that_it_started(
 def test_f081_death_of_the_driver_with_delta_on_spark(
     log: MadeLog, life: Life, tmp_path: Path
 ) -> None:
-    driver = Driver(log, tmp_path, packages=(DELTA_PACKAGE,))
+    # Every batch takes such a small machine seconds, so there are few.
+    driver = Driver(log, tmp_path, packages=(DELTA_PACKAGE,), changes_max=6)
     life.go_on(2)
     assert driver.run(failpoint="delta.after_commit:3") == KILLED, driver.output
     life.go_on(1)
