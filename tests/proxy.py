@@ -10,19 +10,22 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 _CHUNK = 65_536
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -38,7 +41,7 @@ class Faults:
     """For each new connection the next number: the byte there is flipped."""
 
 
-class _Listener:
+class _Listener(ABC):
     """An asyncio server in a thread of its own."""
 
     def __init__(self) -> None:
@@ -69,7 +72,7 @@ class _Listener:
         """Break every connection that is open now."""
         self._call(self._abort_all())
 
-    def _call(self, what: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401
+    def _call(self, what: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(what, self._loop).result(30)
 
     async def _abort_all(self) -> None:
@@ -96,13 +99,14 @@ class _Listener:
                 self._writers.discard(each)
                 each.transport.abort()
 
+    @abstractmethod
     async def _relay(
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         opened: list[asyncio.StreamWriter],
     ) -> None:
-        raise NotImplementedError
+        """Carry one connection; what is opened on the way goes into `opened`."""
 
     async def _join(self, up: Coroutine[Any, Any, None], down: Coroutine[Any, Any, None]) -> None:
         """Pump both ways until either ends."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 
+import pytest
+
 from tailrace.bases import stretch
 from tailrace.storage import open_store
 from tests.bases.taking import take
@@ -13,8 +15,10 @@ from tests.bases.taking import take
 def main(dsn: str, log_url: str) -> None:
     """Of every table in want of one."""
     logging.basicConfig(level=logging.INFO)
-    stretch.PAGES_MIN = stretch.PAGES_MAX = 2  # type: ignore[misc]
-    results = take(dsn, open_store(log_url))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stretch, "PAGES_MIN", 2)
+        patch.setattr(stretch, "PAGES_MAX", 2)
+        results = take(dsn, open_store(log_url))
     sys.exit(any(result.error is not None for result in results))
 
 

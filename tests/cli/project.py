@@ -47,9 +47,16 @@ class Ended:
         return self.code, errors[0].removeprefix("error: "), hint
 
     @property
-    def json(self) -> Any:  # noqa: ANN401  # the tests look into it
-        """What it printed, read as JSON."""
-        return json.loads(self.out)
+    def json(self) -> dict[str, Any]:
+        """The JSON object that it printed."""
+        value: dict[str, Any] = json.loads(self.out)
+        return value
+
+    @property
+    def json_list(self) -> list[dict[str, Any]]:
+        """The JSON array of objects that it printed."""
+        values: list[dict[str, Any]] = json.loads(self.out)
+        return values
 
 
 class Running:

@@ -14,7 +14,7 @@ def findings(ended: Ended) -> dict[str, tuple[str, str]]:
     """Severity and cure by subject, but for what is said about the server."""
     return {
         found["subject"]: (found["severity"], found["fix"])
-        for found in ended.json
+        for found in ended.json_list
         if found["subject"] != "server"
     }
 
@@ -37,7 +37,7 @@ def test_tables_are_judged_one_by_one(project: Project, database: Database) -> N
                 "make a table, which is taken up by itself; or correct capture.tables",
             ),
         }
-        assert set(ended.json[0]) == {"severity", "subject", "message", "fix"}
+        assert set(ended.json_list[0]) == {"severity", "subject", "message", "fix"}
         assert admin.execute("SELECT count(*) FROM pg_publication").fetchone() == before
     assert not (project.directory / "log").exists()
 
@@ -72,7 +72,7 @@ def test_f052_a_stream_that_upserts_a_table_without_a_key_is_told_so(
         lines = [f"source: {{dsn: {json.dumps(database.dsn)}}}", "log: {url: 'file:log'}"]
         project.config.write_text("\n".join([*lines, capture, f"streams: {{{streams}}}"]))
         found = [
-            each for each in project.run("check", "--json").json if each["subject"] != "server"
+            each for each in project.run("check", "--json").json_list if each["subject"] != "server"
         ]
         assert sorted(each["severity"] for each in found) == severities
     (told,) = found

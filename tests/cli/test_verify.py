@@ -27,7 +27,7 @@ def test_differences_are_told_repaired_and_remembered(
         flow.lake_table().update({"label": "'wrong'"}, predicate="id = 6")
         ended = project.run("verify", "lake", "--json")
         assert ended.code == 1
-        (stream,) = ended.json
+        (stream,) = ended.json_list
         (table,) = stream["tables"]
         assert (table["table"], table["equal"], table["source_rows"]) == (
             "public.things",
@@ -41,7 +41,7 @@ def test_differences_are_told_repaired_and_remembered(
         assert "public.things differs" in " ".join(project.run("status").out.split())
         ended = project.run("verify", "lake", "public.things", "--repair")
         assert (ended.code, ended.out.splitlines()[-1][-17:]) == (0, "; 1 rows repaired"), ended
-        assert project.run("verify", "--json").json[0]["tables"][0]["equal"]
+        assert project.run("verify", "--json").json_list[0]["tables"][0]["equal"]
         assert project.run("status", "--json").json["streams"][0]["verified"]["unlike"] == []
 
 

@@ -103,7 +103,9 @@ def test_files_that_hold_one_value_are_not_all_read_at_once(tmp_path: Path) -> N
     lake.close()
 
 
-def test_rewrite_that_something_else_overtakes_is_done_again(tmp_path: Path) -> None:
+def test_rewrite_that_something_else_overtakes_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lake = DeltaHarness(str(tmp_path), None)
     source = made(lake)
     stale = Target.open(table_uri(lake.path, source.relation))
@@ -112,8 +114,11 @@ def test_rewrite_that_something_else_overtakes_is_done_again(tmp_path: Path) -> 
         source.delete(2 * at, at % 3)
     changes = source.take()
     opened: list[Target | None] = [stale]
-    lake_open = lake._sink._lake.open
-    lake._sink._lake.open = lambda relation: opened.pop() if opened else lake_open(relation)  # type: ignore[method-assign]
+    tables = lake._sink._lake
+    lake_open = tables.open
+    monkeypatch.setattr(
+        tables, "open", lambda relation: opened.pop() if opened else lake_open(relation)
+    )
     source.insert(k=1000, sub=1)
     lake.open().write(batch_of(1, source.take(), stream="other"))
     lake.sink.write(batch_of(FILES, changes))

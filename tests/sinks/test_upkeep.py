@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -208,9 +209,9 @@ def test_no_column_and_no_file_are_in_order(tmp_path: Path) -> None:
         ({"mode": Mode.APPEND, "soft_delete": True}, "soft_delete"),
     ],
 )
-def test_options_that_would_do_harm_are_refused(wrong: dict[str, object], message: str) -> None:
+def test_options_that_would_do_harm_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        replace(QUIET, **wrong)  # type: ignore[arg-type]
+        replace(QUIET, **wrong)
 
 
 def test_rows_are_ordered_by_the_key_unless_told_otherwise() -> None:

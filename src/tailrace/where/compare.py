@@ -79,7 +79,7 @@ def _compare(predicate: Comparison, relation: Relation, column: Column) -> Compa
     return _text(type_oid, relation, column, literal) if is_text else None
 
 
-def _plain(literal: pa.Scalar) -> Compare:  # type: ignore[type-arg]
+def _plain(literal: pa.Scalar[pa.DataType]) -> Compare:
     """A value that its column holds."""
 
     def signs(values: Array) -> Signs:
@@ -129,7 +129,7 @@ def _whole(literal: Decimal) -> Callable[[Array], Signs]:
     return signs
 
 
-def _moment(text: str, target: pa.DataType) -> pa.Scalar | None:  # type: ignore[type-arg]
+def _moment(text: str, target: pa.DataType) -> pa.Scalar[pa.DataType] | None:
     """A date or a time; one with a zone is in UTC unless it says otherwise."""
     try:
         if pa.types.is_date(target):
