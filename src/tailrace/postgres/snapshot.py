@@ -213,9 +213,14 @@ class SnapshotHolder:
         return self._watcher
 
 
+# The snapshot of a slot may end before it begins ("12:11:", if all between were rolled back), which
+# Postgres takes for "12:12:" but does not read back.
 _EXPORT: Final = """
-SELECT pg_export_snapshot(), pg_current_snapshot()::text,
+SELECT pg_export_snapshot(),
+       CASE WHEN pg_snapshot_xmax(held) < pg_snapshot_xmin(held)
+            THEN format('%1$s:%1$s:', pg_snapshot_xmin(held)) ELSE held::text END,
        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+  FROM pg_current_snapshot() AS held
 """
 
 # pg_snapshot_xip of a later snapshot is not enough: a transaction may be at or above its xmax.
