@@ -39,6 +39,8 @@ _LOCAL_SETTINGS = {
     "spark.sql.shuffle.partitions": "4",
     # Delta reads each table's own log with 50 tasks: many seconds, where there are a few cores.
     "spark.databricks.delta.snapshotPartitions": "2",
+    # VACUUM lists a table's directory with 10,000 tasks: minutes.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
     # Other sessions on this machine have the ports from 4040 on.
     "spark.port.maxRetries": "200",
     # The default manager of local checkpoints starts a process for each file: 80 ms more a batch.
