@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import ROUND_FLOOR, Context, Decimal, InvalidOperation
 from typing import Final
 
 import numpy as np
@@ -111,8 +111,10 @@ def _number(target: pa.DataType, type_oid: int, literal: Decimal) -> Compare | N
         return Compare(floats, sign_of)
     if pa.types.is_integer(target):
         return Compare(_whole(literal), sign_of)
-    is_numeric = pa.types.is_decimal(target) or type_oid == PgType.NUMERIC
-    return Compare(one_by_one, sign_of) if is_numeric else None
+    if isinstance(target, pa.Decimal128Type):
+        return Compare(_decimals(literal, target), sign_of)
+    # Without a declared precision it is kept as text, which Arrow cannot compare as a number.
+    return Compare(one_by_one, sign_of) if type_oid == PgType.NUMERIC else None
 
 
 def _whole(literal: Decimal) -> Callable[[Array], Signs]:
@@ -125,6 +127,27 @@ def _whole(literal: Decimal) -> Callable[[Array], Signs]:
             return np.full(len(values), -1 if floor > 0 else 1, dtype=np.int8)
         numbers = values.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
         return np.select([numbers > floor, numbers == floor], [1, at_floor], -1).astype(np.int8)
+
+    return signs
+
+
+def _decimals(literal: Decimal, target: pa.Decimal128Type) -> Callable[[Array], Signs]:
+    """Numbers of one scale; as with integers, a literal may lie between two of them."""
+    beyond = Decimal(10) ** (target.precision - target.scale)
+    context = Context(prec=target.precision + 1, rounding=ROUND_FLOOR)
+    is_within = abs(literal) < beyond
+    floor = (
+        literal.quantize(Decimal(1).scaleb(-target.scale), context=context)
+        if is_within
+        else literal
+    )
+    if abs(floor) >= beyond:
+        return lambda values: np.full(len(values), -1 if floor > 0 else 1, dtype=np.int8)
+    at_floor, bound = 0 if literal == floor else -1, pa.scalar(floor, target)
+
+    def signs(values: Array) -> Signs:
+        is_above, is_equal = mask_of(pc.greater(values, bound)), mask_of(pc.equal(values, bound))
+        return np.select([is_above, is_equal], [1, at_floor], -1).astype(np.int8)
 
     return signs
 
