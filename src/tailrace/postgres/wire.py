@@ -14,12 +14,16 @@ from typing import Final, Protocol
 
 import numpy as np
 import psycopg
+from numpy.typing import NDArray
 from psycopg import pq
 
 from tailrace.errors import SourceError
+from tailrace.postgres.integers import integers_at
 from tailrace.postgres.messages import Messages
 
 _COPY_DATA: Final = ord("d")
+_WAL_DATA: Final = ord("w")
+_KEEPALIVE: Final = ord("k")
 _COPY_BOTH: Final = b"W"
 _ERROR: Final = b"E"
 _PASSING: Final = b"NSA"
@@ -117,7 +121,7 @@ class PlainWire:
         """See `Wire.take`."""
         self._forget_taken()
         while True:
-            bounds = np.array(self._find_ends(), dtype=np.int64)
+            bounds = self._bounds()
             foreign = np.flatnonzero(self._buffer[bounds[:-1]] != _COPY_DATA)
             if not len(foreign):
                 break
@@ -170,8 +174,30 @@ class PlainWire:
             self._buffer[:rest] = self._buffer[self._taken : self._filled].copy()
             self._filled, self._taken, self._wanted = rest, 0, 0
 
-    def _find_ends(self) -> list[int]:
-        """Where whole messages end, after a 0 for where the first begins."""
+    def _bounds(self) -> NDArray[np.int64]:
+        """Where whole messages end, after a 0 for where the first begins.
+
+        What looks like the beginning of a message nearly always is one. If each of them ends where
+        the next one begins, they are all there are; else they are followed one by one.
+        """
+        data = self._buffer[: self._filled]
+        likely = np.flatnonzero(data[: -_HEADER_BYTES - 1] == _COPY_DATA)
+        likely = likely[data[likely + 1] == 0]
+        tags = data[likely + _HEADER_BYTES]
+        starts: NDArray[np.int64] = likely[(tags == _WAL_DATA) | (tags == _KEEPALIVE)]
+        if not len(starts) or starts[0] != 0:
+            return self._followed()
+        ends = starts + 1 + integers_at(data, starts + 1, ">u4")
+        rest = self._filled - int(ends[-1])
+        if rest > _HEADER_BYTES or not np.array_equal(ends[:-1], starts[1:]):
+            return self._followed()
+        if rest < 0:
+            self._want(int(starts[-1]), int(ends[-1]))
+            return starts
+        return np.concatenate([starts, ends[-1:]])
+
+    def _followed(self) -> NDArray[np.int64]:
+        """The same, found message by message."""
         at, ends = 0, [0]
         last = self._filled - _HEADER_BYTES
         data, length_at, add = self._buffer.data, _LENGTH.unpack_from, ends.append
@@ -182,7 +208,7 @@ class PlainWire:
                 break
             add(end)
             at = end
-        return ends
+        return np.array(ends, dtype=np.int64)
 
     def _want(self, start: int, end: int) -> None:
         """A message has begun that is not here as a whole."""
