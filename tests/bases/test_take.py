@@ -204,7 +204,7 @@ def test_f025_who_stands_in_the_way_is_named_and_the_wait_is_bounded(
         assert result.base is not None
 
 
-def test_f017_a_long_transaction_that_crosses_the_beginning_is_not_seen_in_part(
+def test_f017_f019_a_long_transaction_that_crosses_the_beginning_is_not_seen_in_part(
     database: Database, source: psycopg.Connection, store: FileStore
 ) -> None:
     """It has written the table before it was published, and writes it again after."""

@@ -62,7 +62,7 @@ def _shown(database: Database, snapshot: Snapshot) -> list[int]:
         return [row[0] for row in reader.execute("SELECT id FROM public.t ORDER BY id").fetchall()]
 
 
-def test_a_snapshot_that_ends_before_it_begins_is_held(source: Database) -> None:
+def test_f019_a_snapshot_that_ends_before_it_begins_is_held(source: Database) -> None:
     """All that began while the slot was made rolled back, and one is still open."""
     with source.connect() as admin:
         admin.execute("CREATE TABLE t (id int)")
