@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 
 from tailrace.bases.spark_runner import SparkRunner
@@ -47,3 +48,21 @@ def test_told_to_stop_the_job_is_given_up_and_there_is_no_base(
         assert newest_positions(store) == {}
         tracker = spark.sparkContext.statusTracker()
         wait_until(lambda: list(tracker.getActiveJobsIds()) == [])
+
+
+def test_no_plan_that_spark_shows_holds_the_password(
+    database: Database, source: psycopg.Connection, store: FileStore, spark: SparkSession
+) -> None:
+    secret = "swordfish-4711"
+    with captured(database, store, source, "t"):
+        take(make_conninfo(database.dsn, password=secret), store, runner=SparkRunner(spark))
+    plans = _shown_plans(spark)
+    assert any("MapInArrow" in plan for plan in plans)
+    assert not any(secret in plan for plan in plans)
+
+
+def _shown_plans(spark: SparkSession) -> list[str]:
+    """What the UI shows of every query of this session."""
+    state = spark._jsparkSession.sharedState()
+    executions = state.statusStore().executionsList()
+    return [executions.apply(i).physicalPlanDescription() for i in range(executions.size())]
