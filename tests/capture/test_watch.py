@@ -108,6 +108,42 @@ def test_f056_what_postgres_does_not_stream_asks_for_a_new_base(
     assert reason in found
 
 
+@pytest.mark.parametrize(
+    ("first", "then", "reason"),
+    [
+        (
+            "ALTER TABLE root ADD n text",
+            "ALTER TABLE root RENAME n TO m",
+            "column n came and went",
+        ),
+        (
+            "ALTER TABLE root RENAME v TO w",
+            "ALTER TABLE root RENAME w TO v",
+            "column v was another one for a while",
+        ),
+    ],
+)
+def test_f058_what_a_column_was_between_two_looks_is_known_from_its_rows(
+    *,
+    capture: Running,
+    source: psycopg.Connection,
+    store: FileStore,
+    first: str,
+    then: str,
+    reason: str,
+) -> None:
+    with capture:
+        capture.wait_for_stream()
+        source.execute("INSERT INTO root VALUES (1, 'a')")
+        wait_caught_up(capture, source)
+        with source.transaction():
+            source.execute(first.encode())
+            source.execute("INSERT INTO root SELECT 2")
+            source.execute(then.encode())
+        capture.wait_until(lambda: reasons(store))
+    assert reasons(store) == [reason]
+
+
 def test_f056_what_happens_while_nobody_captures_is_found_as_well(
     capture: Running, source: psycopg.Connection, store: FileStore
 ) -> None:

@@ -6,8 +6,15 @@ from __future__ import annotations
 
 import pytest
 
+from tailrace.model import Column, Relation, ReplicaIdentity
 from tailrace.postgres.session import Connection
-from tailrace.postgres.standing import Standing, read_standings, unstreamed
+from tailrace.postgres.standing import (
+    Standing,
+    StandingColumn,
+    passed_through,
+    read_standings,
+    unstreamed,
+)
 
 UNSTREAMED = {
     "attach": (
@@ -27,8 +34,9 @@ UNSTREAMED = {
     "default that varies": ("ALTER TABLE plain ADD c float DEFAULT random()", "column c was added"),
     "other type": (
         "ALTER TABLE plain ALTER v TYPE int USING length(v)",
-        "column v was rewritten in another type",
+        "column v was altered",
     ),
+    "other values": ("ALTER TABLE plain ALTER v TYPE varchar(20) USING v || '!'", "v was altered"),
     "renamed column": ("ALTER TABLE plain RENAME v TO w", "column v was renamed to w"),
     "column of old": ("ALTER TABLE plain DROP v; ALTER TABLE plain ADD v text", "v was dropped"),
     "other name": ("ALTER TABLE plain RENAME TO renamed", "it was app.plain before"),
@@ -40,6 +48,7 @@ HARMLESS = {
     "attach what is empty": "ALTER TABLE root ATTACH PARTITION other FOR VALUES FROM (2) TO (3)",
     "truncate of a table": "TRUNCATE plain",
     "truncate and rewrite": "TRUNCATE plain; VACUUM FULL plain",
+    "rewrite": "VACUUM FULL plain",
     "column without default": "ALTER TABLE plain ADD c int",
     "wider text": "ALTER TABLE plain ALTER v TYPE varchar(50)",
     "dropped column": "ALTER TABLE plain DROP v",
@@ -125,3 +134,61 @@ def test_a_table_that_is_gone_is_left_out(
     app.execute("DROP TABLE plain")
     assert [each.name for each in read_standings(capture, oids)] == ["app.root"]
     assert read_standings(capture, []) == []
+
+
+def _standing(**columns: int) -> Standing:
+    """Names and numbers, all of one type."""
+    made = (StandingColumn(number, name, 23, -1, False, 1) for name, number in columns.items())
+    return Standing(1, "app.t", False, tuple(made), ())
+
+
+def _shape(*names: str, type_oid: int = 23) -> Relation:
+    columns = tuple(Column(name, type_oid, -1, name == "id") for name in names)
+    return Relation(1, "app", "t", ReplicaIdentity.DEFAULT, columns, ("id",))
+
+
+@pytest.mark.parametrize(
+    ("before", "shape", "now"),
+    [
+        (_standing(id=1), _shape("id"), _standing(id=1)),
+        (_standing(id=1), _shape("id", "a"), _standing(id=1, a=2, b=3)),
+        (_standing(id=1, a=2), _shape("id", "a"), _standing(id=1)),
+        (_standing(id=1, a=2), _shape("id"), _standing(id=1)),
+        (_standing(id=1, a=2, b=3), _shape("id", "b", "c"), _standing(id=1, b=3, c=4, d=5)),
+    ],
+)
+def test_a_shape_on_the_way_from_one_look_to_the_next_says_nothing_new(
+    before: Standing, shape: Relation, now: Standing
+) -> None:
+    assert passed_through(before, now, shape) == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "shape", "now", "reason"),
+    [
+        # Added, then renamed.
+        (_standing(id=1), _shape("id", "a"), _standing(id=1, b=2), "column a came and went"),
+        # The same, and then another one was added under the name.
+        (_standing(id=1), _shape("id", "a"), _standing(id=1, b=2, a=3), "a came and went"),
+        # Renamed, and back.
+        (_standing(id=1, a=2), _shape("id", "b"), _standing(id=1, a=2), "column a was another"),
+        # Two that have changed their names for a while.
+        (
+            _standing(id=1, a=2, b=3),
+            _shape("id", "b", "a"),
+            _standing(id=1, a=2, b=3),
+            "column a was another",
+        ),
+        # In another type, and back.
+        (
+            _standing(id=1, a=2),
+            _shape("id", "a", type_oid=25),
+            _standing(id=1, a=2),
+            "column id was another",
+        ),
+    ],
+)
+def test_f058_a_shape_that_no_look_has_shown_asks_for_a_new_base(
+    before: Standing, shape: Relation, now: Standing, reason: str
+) -> None:
+    assert reason in passed_through(before, now, shape)

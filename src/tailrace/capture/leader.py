@@ -21,6 +21,7 @@ from tailrace.capture.attach import Attachment, attach, check_gap
 from tailrace.capture.core import Core
 from tailrace.capture.housekeeping import Duties, Housekeeping
 from tailrace.capture.keeper import Keeper
+from tailrace.capture.looks import keep_shapes
 from tailrace.capture.membership import Membership, refuse
 from tailrace.capture.metrics import Metrics
 from tailrace.capture.news import News
@@ -141,7 +142,7 @@ class Leader:
 
     def _stream(self, tip: Tip) -> None:
         core = Core(tip.position, limits=self._settings.limits, now=time.monotonic())
-        describe = _describe(self._duties.dsn)
+        describe = _describe(self._duties.dsn, self._store)
         writing = WritingThread(
             Writer(self._store, tip, writer_id=self._writer_id, describe=describe)
         )
@@ -173,10 +174,13 @@ class Leader:
             raise SourceError("told to stop", retry=True)
 
 
-def _describe(dsn: str) -> Describe:
-    """Asks the catalog about tables whose Relation frame is new: rarely, so on a new session."""
+def _describe(dsn: str, store: Store) -> Describe:
+    """Asks the catalog about tables whose Relation frame is new: rarely, so on a new session. New
+    shapes are kept for the watch, before any row in them is.
+    """
 
     def ask(relations: Sequence[Relation]) -> list[Relation]:
+        keep_shapes(store, relations)
         try:
             with connect(dsn) as conn:
                 return describe(conn, relations)

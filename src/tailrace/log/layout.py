@@ -36,6 +36,7 @@ FRONTIER: Final = "frontier/"
 BASES: Final = "bases/"
 WANTED: Final = "wanted/"
 TABLES: Final = "tables/"
+SHAPES: Final = "shapes/"
 PUBLICATION: Final = "publication/"
 INSERTS: Final = "inserts/"
 READERS: Final = "readers/"
@@ -43,8 +44,8 @@ STREAMS: Final = "streams/"
 TORN: Final = "torn/"
 INTENT: Final = "intent.json"
 LEVELS: Final = (
-    *(SEGMENTS, MERGED, PARTS, PROGRESS, FRONTIER, BASES, WANTED, TABLES, PUBLICATION, INSERTS),
-    *(READERS, STREAMS, TORN),
+    *(SEGMENTS, MERGED, PARTS, PROGRESS, FRONTIER, BASES, WANTED, TABLES, SHAPES),
+    *(PUBLICATION, INSERTS, READERS, STREAMS, TORN),
 )
 """All that a log consists of, beside the intent."""
 GENESIS: Final = f"{SEGMENTS}{Lsn(0).hex16}.arrow"
@@ -121,6 +122,11 @@ def wanted_key(oid: int, position: int) -> str:
 def table_prefix(oid: int) -> str:
     """The folder of what is known about a published table."""
     return f"{TABLES}{oid}/"
+
+
+def shape_key(oid: int, name: str) -> str:
+    """The name of a shape that a table's rows came in between two looks at it."""
+    return f"{SHAPES}{oid}/{name}"
 
 
 def table_key(oid: int, number: int) -> str:

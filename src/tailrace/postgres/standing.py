@@ -3,9 +3,10 @@
 Postgres streams rows as they are written. It does not stream the rows that a partition brings along
 when it is attached, nor those that vanish when one is detached, dropped or truncated; nor values
 that DDL gives to rows that exist: the default of a new column, a rewrite in another type, a column
-under the name of another. All of these leave traces in the catalog, which two looks at it show:
-here is the comparison. It may take something harmless for such a change, a TRUNCATE of all
-partitions for one, but not the other way round.
+under the name of another. All of these leave traces in the catalog, which two looks at it show,
+together with the shapes in which rows were streamed between the two: here is the comparison. It may
+take something harmless for such a change, a TRUNCATE of all partitions for one, but not the other
+way round.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Final, Self
 
 import psycopg
 
+from tailrace.model import Relation
 from tailrace.postgres.quote import qualified, statement
 from tailrace.postgres.session import Connection
 
@@ -23,7 +25,8 @@ from tailrace.postgres.session import Connection
 @dataclass(frozen=True, slots=True)
 class StandingColumn:
     """A column that is streamed. `is_filled_in` if rows from before it was added have a value that
-    is not stored in them (pg_attribute.atthasmissing).
+    is not stored in them (pg_attribute.atthasmissing). `version` is another one after each DDL that
+    touches the column.
     """
 
     number: int
@@ -31,6 +34,7 @@ class StandingColumn:
     type_oid: int
     typmod: int
     is_filled_in: bool
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,8 @@ SELECT c.oid::bigint, n.nspname || '.' || c.relname, c.relkind = 'p', columns.*,
            array_agg(a.atttypmod ORDER BY a.attnum),
            array_agg(EXISTS (SELECT FROM filled
                               WHERE filled.root = c.oid AND filled.attname = a.attname)
-                     ORDER BY a.attnum)
+                     ORDER BY a.attnum),
+           array_agg(a.xmin::text::bigint ORDER BY a.attnum)
       FROM pg_attribute AS a
      WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
  ) AS columns
@@ -127,8 +132,8 @@ def read_standings(conn: Connection, oids: Sequence[int]) -> list[Standing]:
             oid=oid,
             name=name,
             is_partitioned=is_partitioned,
-            columns=tuple(map(StandingColumn, *(part or () for part in parts[:5]))),
-            leaves=tuple(map(StandingLeaf, *(part or () for part in parts[5:]))),
+            columns=tuple(map(StandingColumn, *(part or () for part in parts[:6]))),
+            leaves=tuple(map(StandingLeaf, *(part or () for part in parts[6:]))),
         )
         for oid, name, is_partitioned, *parts in conn.execute(_STANDINGS, (list(oids),))
     ]
@@ -189,9 +194,31 @@ def _columns(
             yield f"column {column.name} was dropped and added again"
         elif older is not None and older.name != column.name:
             yield f"column {older.name} was renamed to {column.name}"
-        elif older is not None and is_rewritten and _type(older) != _type(column):
-            yield f"column {column.name} was rewritten in another type"
+        elif older is not None and is_rewritten and older.version != column.version:
+            yield f"column {column.name} was altered, and its values were rewritten"
 
 
-def _type(column: StandingColumn) -> tuple[int, int]:
-    return column.type_oid, column.typmod
+def passed_through(before: Standing, now: Standing, shape: Relation) -> str:
+    """What a shape in which rows were streamed says that two looks around it do not show, in words;
+    empty if nothing.
+
+    Columns come in the order of their numbers, and new ones have higher numbers. So between the two
+    looks a table has the columns of the first, without some that the second has no more, and then
+    some of those that only the second has, from the first of them on. Anything else was renamed or
+    dropped before anybody looked, and its values may stand under another name now.
+    """
+    staying = {column.number: column for column in now.columns}
+    numbers = {column.number for column in before.columns}
+    seen = [(column.name, column.type_oid) for column in shape.columns]
+    place = 0
+    for column in before.columns:
+        types = {column.type_oid, staying.get(column.number, column).type_oid}
+        if place < len(seen) and seen[place][0] == column.name and seen[place][1] in types:
+            place += 1
+        elif column.number in staying:
+            return f"column {column.name} was another one for a while"
+    added = [(each.name, each.type_oid) for each in now.columns if each.number not in numbers]
+    for name, type_oid in seen[place:]:
+        if not added or added.pop(0) != (name, type_oid):
+            return f"column {name} came and went"
+    return ""
