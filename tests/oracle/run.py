@@ -23,6 +23,10 @@ from tests.server import Database
 LIFE_S: Final = 8.0
 """How long capture lives until it is killed, on average."""
 
+KILLS_MIN: Final = 2
+COMMITTED_MIN: Final = 100
+"""However slow the machine is, a run is no shorter than that."""
+
 SMALL: Final = replace(FAST, seal_bytes=64_000, part_bytes=64_000, pending_bytes_max=1_000_000)
 """So that a modest transaction already goes through parts."""
 
@@ -56,16 +60,14 @@ def run_log(database: Database, directory: Path, *, seed: int, seconds: float) -
     kills = 0
     with _bases(database.dsn, store), workload:
         end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
+        while time.monotonic() < end or kills < KILLS_MIN or workload.committed < COMMITTED_MIN:
             with process(told, store.url, output) as capture:
                 if kills == 1:
                     workload.make_late_table(row_count=1000)
-                time.sleep(min(left, LIFE_S * random.uniform(0.5, 1.5)))
+                time.sleep(LIFE_S * random.uniform(0.5, 1.5))
                 workload.check()
                 assert capture.is_running, capture.said()
             kills += 1
-    if kills == 1:
-        workload.make_late_table(row_count=1000)
     with (
         _bases(database.dsn, store),
         process(told, store.url, output) as capture,
@@ -99,10 +101,10 @@ def run_everything(
             commands.start()
             time.sleep(seconds / 3)
             workload.make_late_table(row_count=1000)
-            while (left := end - time.monotonic()) > 0:
+            while time.monotonic() < end or workload.committed < COMMITTED_MIN:
                 commands.kill_one()
                 commands.start()
-                time.sleep(min(left, life_s * random.uniform(0.5, 1.5)))
+                time.sleep(life_s * random.uniform(0.5, 1.5))
                 workload.check()
                 commands.check()
         with database.connect() as connection:
