@@ -425,4 +425,28 @@ MUTANTS: Final = (
         "at + _SLICE_DIGITS - 2 * (at + _SLICE_DIGITS > stop)",
         ("tests/decode/test_large.py",),
     ),
+    Mutant(
+        "a shape that rows came in between two looks is forgotten",
+        "capture/looks.py",
+        "            store.put_new(key, relation_frame(relation))",
+        "            layout.shape_key(relation.oid, key)",
+        (
+            "tests/capture/test_watch.py"
+            "::test_f058_what_a_column_was_between_two_looks_is_known_from_its_rows",
+        ),
+    ),
+    Mutant(
+        "a snapshot is read before what it shows has come to its end",
+        "postgres/snapshot.py",
+        "            if row[0] == 0:\n",
+        "            if row[0] >= 0:\n",
+        ("tests/postgres/test_snapshot.py",),
+    ),
+    Mutant(
+        "what looks like the beginning of a message is taken for one",
+        "postgres/wire.py",
+        "rest > _HEADER_BYTES or not np.array_equal(ends[:-1], starts[1:])",
+        "rest > _HEADER_BYTES",
+        ("tests/postgres/test_wire.py",),
+    ),
 )
