@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from moto.server import ThreadedMotoServer
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from tests.cli.project import Project
+from tests.s3 import s3_server
 from tests.server import Database, ServerFactory
 
 SECRET = "hunter2-is-secret"
@@ -218,21 +218,8 @@ def test_f088_a_full_disk_is_said_and_loses_nothing(project: Project, database: 
     assert project.run("log", "verify", "--json").json["change_count"] == 3
 
 
-def test_a_bucket_that_does_not_exist(
-    project: Project, database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    for name, value in {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": SECRET,
-        "AWS_REGION": "us-east-1",
-        "NO_PROXY": "127.0.0.1",
-    }.items():
-        monkeypatch.setenv(name, value)
-    try:
+def test_a_bucket_that_does_not_exist(project: Project, database: Database) -> None:
+    with s3_server(secret=SECRET):
         project.configure(database.dsn, log="s3://missing/log")
         for command in (["capture"], ["status"], ["log", "ls"]):
             ended = project.run(*command)
@@ -241,8 +228,6 @@ def test_a_bucket_that_does_not_exist(
             assert "s3://missing/log: NoSuchBucket" in error
             assert hint == "make the bucket, or correct its name"
             assert SECRET not in ended.err
-    finally:
-        server.stop()
     with database.connect() as admin:
         assert admin.execute("SELECT FROM pg_replication_slots").fetchall() == []
 
