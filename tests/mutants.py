@@ -23,7 +23,7 @@ from tests.planted import MUTANTS, Mutant
 
 ROOT: Final = Path(__file__).parents[1]
 COPIED: Final = ("src", "tests", "pyproject.toml")
-RUN_TIMEOUT_S: Final = 600
+RUN_TIMEOUT_S: Final = 3600
 
 
 @dataclass(frozen=True, slots=True)
