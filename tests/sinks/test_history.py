@@ -100,6 +100,31 @@ def test_load_ends_and_begins_only_what_differs(history: DeltaHarness) -> None:
     assert found(history, source, ENDS) == chronicle.rows()
 
 
+def test_load_that_the_table_is_past_goes_back_and_makes_no_version_twice(
+    history: DeltaHarness,
+) -> None:
+    source = Source()
+    chronicle = Chronicle(source)
+    for row in range(5):
+        source.insert(id=row, doc="large", n=row)
+    history.sink.write(batch_of(1, chronicle.take()))
+    source.rows[4,]["n"] = 40  # not streamed
+    source.lsn += 8
+    load, base = load_of(3, source), source.base()
+    chronicle.load()
+    source.update(0, n=10)
+    source.delete(1)
+    source.insert(id=9)
+    source.update(2, id=7, unchanged=["doc"])
+    source.update(4, n=41, unchanged=["doc"])
+    later = chronicle.take()
+    history.sink.write(batch_of(2, later))
+    for _ in range(2):
+        history.sink.load(load, base)
+    history.sink.write(batch_of(4, later))
+    assert found(history, source, ENDS) == chronicle.rows()
+
+
 def test_f102_batch_that_comes_again_makes_no_version(history: DeltaHarness) -> None:
     source = Source()
     chronicle = Chronicle(source)

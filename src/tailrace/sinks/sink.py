@@ -96,8 +96,9 @@ class Sink(Protocol):
         piece, never all at a time. Everything that holds for a batch holds for a load: it is
         recorded with the data, and one that is recorded already changes nothing. If it fails, or
         if `rows` raises, which is passed on, the target is as it was. The target may have another
-        shape, or not be there. A sink that keeps every change adds the rows behind a TRUNCATE; one
-        that keeps every version closes and opens only what differs.
+        shape, or not be there, or be past the load: then the changes since come again. A sink that
+        keeps every change adds the rows behind a TRUNCATE; one that keeps every version goes back
+        to the load's position, and closes and opens only what differs there.
         """
         ...
 

@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError
 from tailrace.sinks.conform import conform
 from tailrace.sinks.delta.commit import Commit
 from tailrace.sinks.delta.embedded import commit_properties, execute
-from tailrace.sinks.delta.merge import Rest
+from tailrace.sinks.delta.merge import Update
 from tailrace.sinks.delta.target import Target
 
 ERRORS: Final = (DeltaError, OSError)
@@ -72,13 +72,15 @@ def _ahead(parts: Iterator[pa.Table]) -> Iterator[pa.Table]:
 
 @dataclass(frozen=True, slots=True)
 class LoadClauses:
-    """A MERGE of pieces `s` into a table `t`: what matches stays as it is, the other rows of `s`
-    are inserted, and the rest of `t` is updated.
+    """A MERGE of pieces `s` into a table `t`: what matches is updated as `matched` says, the other
+    rows of `s` are inserted; of the rest of `t` those that are `undone` go, others are updated.
     """
 
     condition: str
+    matched: Update
     inserts: dict[str, str]
-    rest: Rest
+    undone: str
+    rest: Update
 
 
 def replace_all(target: Target, pieces: Pieces, commit: Commit, *, partition_by: list[str]) -> None:
@@ -114,7 +116,9 @@ def merge_all(target: Target, clauses: LoadClauses, pieces: Pieces, commit: Comm
         target_alias="t",
         commit_properties=commit_properties(commit),
     )
+    merger.when_matched_update(clauses.matched.updates, clauses.matched.where)
     merger.when_not_matched_insert(clauses.inserts)
+    merger.when_not_matched_by_source_delete(clauses.undone)
     merger.when_not_matched_by_source_update(clauses.rest.updates, clauses.rest.where)
     with pieces.own_failure():
         execute(merger, target, commit)

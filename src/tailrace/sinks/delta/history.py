@@ -5,12 +5,14 @@
 
 The rows at a time T are those with `_valid_from <= T AND (_valid_to > T OR _valid_to IS NULL)`.
 Versions that began and ended in one transaction are never among them, but they are kept: offsets
-tell them apart. A load ends and begins only what differs from the open versions.
+tell them apart. A load ends and begins only what differs from the versions that were open at its
+position. What the table has from after it is undone: the changes since the load come again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
@@ -21,7 +23,7 @@ import pyarrow as pa
 from tailrace.decode import TableChanges
 from tailrace.model import Relation
 from tailrace.model.change import COMMIT_LSN, COMMIT_TS, ORDINAL, TEXT
-from tailrace.sinks.columns import BEGIN, END, VALID_TO, with_columns
+from tailrace.sinks.columns import BEGIN, END, FROM_LSN, TO_LSN, VALID_TO, with_columns
 from tailrace.sinks.conform import conform
 from tailrace.sinks.delta.bounds import quote, timestamp
 from tailrace.sinks.delta.bulk import LoadClauses, Pieces, add_all, merge_all
@@ -30,7 +32,7 @@ from tailrace.sinks.delta.engine import Engine
 from tailrace.sinks.delta.merge import (
     GONE,
     Merge,
-    Rest,
+    Update,
     assignments,
     merge_source,
     same_key,
@@ -71,7 +73,7 @@ class HistoryForm:
             self._engine.merge(target, _merge(found, rows, schema, changes.relation), commit)
 
     def load(self, load: Load, rows: Iterable[pa.Table], target: Target, commit: Commit) -> None:
-        """Compare the rows with the open versions, key by key."""
+        """Compare the rows with the versions that were open then, key by key."""
         schema = target.schema
         versions = (_opened(part, schema) for part in with_keys(rows, load.relation))
         if target.is_empty:
@@ -98,11 +100,11 @@ def _merge(found: Versions, rows: pa.Table, schema: pa.Schema, relation: Relatio
     )
 
 
-def _rest(time: datetime, lsn: int, ordinal: int) -> Rest:
+def _rest(time: datetime, lsn: int, ordinal: int) -> Update:
     """Everything else that is open ends here."""
     ends = [timestamp(time), str(lsn), str(ordinal)]
     updates = {quote(field.name): end for field, end in zip(END, ends, strict=True)}
-    return Rest(f"t.{_OPEN}", updates)
+    return Update(f"t.{_OPEN}", updates)
 
 
 def _opened(rows: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -110,8 +112,12 @@ def _opened(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _load_clauses(load: Load, schema: pa.Schema) -> LoadClauses:
-    """A row that an open version equals is left alone; every other open version ends."""
-    relation = load.relation
+    """A row that a version equals which was open then leaves it open; every other such version
+    ends. A stream may be past the load: what has ended since is open again, what has begun goes.
+    """
+    relation, at = load.relation, int(load.position)
+    began_later = f"t.{quote(FROM_LSN)} > {at}"
+    was_open = f"t.{quote(FROM_LSN)} <= {at} AND (t.{_OPEN} OR t.{quote(TO_LSN)} > {at})"
     same = [f"t.{quote(name)} = s.{quote(name)}" for name in relation.key]
     for name in relation.column_names:
         if name not in relation.key:
@@ -119,10 +125,13 @@ def _load_clauses(load: Load, schema: pa.Schema) -> LoadClauses:
             same.append(f"({ours} = {theirs} OR ({ours} IS NULL AND {theirs} IS NULL))")
     # Maps cannot be compared: a row with a value that its column cannot hold counts as another.
     same += [f"{alias}.{quote(TEXT)} IS NULL" for alias in "ts"]
+    ends = _rest(_time(load.commit_ts_us), at, LOAD_ORDINAL)
     return LoadClauses(
-        condition=" AND ".join([f"t.{_OPEN}", *same]),
+        condition=" AND ".join([was_open, *same]),
+        matched=Update(f"NOT t.{_OPEN}", {quote(field.name): "NULL" for field in END}),
         inserts={quote(name): f"s.{quote(name)}" for name in schema.names},
-        rest=_rest(_time(load.commit_ts_us), int(load.position), LOAD_ORDINAL),
+        undone=began_later,
+        rest=replace(ends, where=was_open),
     )
 
 

@@ -23,10 +23,8 @@ GONE: Final = "gone"
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
-    """What happens to the rows of the target that no source row matches: those with `where` are
-    updated.
-    """
+class Update:
+    """What happens to those of some rows of the target that have `where`."""
 
     where: str
     updates: dict[str, str]
@@ -38,7 +36,8 @@ class Merge:
     value.
 
     A matched row is updated by `updates`; if `s.gone`, by `closes`, or deleted if there are none. A
-    source row that matches none is inserted unless `s.gone`.
+    source row that matches none is inserted unless `s.gone`. `rest` is for rows of the target that
+    no source row matches.
     """
 
     source: pa.Table
@@ -46,7 +45,7 @@ class Merge:
     inserts: dict[str, str]
     updates: dict[str, str] | None = None
     closes: dict[str, str] | None = None
-    rest: Rest | None = None
+    rest: Update | None = None
 
 
 def upsert_merge(fold: Fold, columns: Sequence[str], key: Sequence[str]) -> Merge:

@@ -23,7 +23,7 @@ from tailrace.sinks.delta.bounds import quote, timestamp
 from tailrace.sinks.delta.bulk import Pieces, replace_all
 from tailrace.sinks.delta.commit import Commit
 from tailrace.sinks.delta.engine import Engine
-from tailrace.sinks.delta.merge import Merge, Rest, assignments, merge_source, same_key
+from tailrace.sinks.delta.merge import Merge, Update, assignments, merge_source, same_key
 from tailrace.sinks.delta.options import DeltaOptions
 from tailrace.sinks.delta.target import Target
 from tailrace.sinks.events import with_keys
@@ -92,8 +92,8 @@ def _merge(found: Versions, upserts: pa.Table, schema: pa.Schema, relation: Rela
     )
 
 
-def _rest(found: Versions) -> Rest | None:
+def _rest(found: Versions) -> Update | None:
     if found.truncated_at is None:
         return None
     when = found.place(np.array([found.truncated_at])).column(COMMIT_TS)[0].as_py()
-    return Rest(f"t.{quote(DELETED_AT)} IS NULL", {quote(DELETED_AT): timestamp(when)})
+    return Update(f"t.{quote(DELETED_AT)} IS NULL", {quote(DELETED_AT): timestamp(when)})
