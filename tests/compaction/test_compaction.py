@@ -188,12 +188,26 @@ def test_f058_other_change_of_the_columns_ends_the_fold_and_asks_for_a_base(log:
     table.alter(replace(table.relation, columns=columns))
     log.commit(table, wire.insert(table.relation.oid, ["99", "x"]))
     (outcome,) = compact(log)
-    assert "its name or its columns changed" in outcome.reason
+    assert "its name, columns or key changed" in outcome.reason
     assert end.commit_lsn <= outcome.position < log.wal.end
     assert lines_of(log, base_of(log)) == before
     assert wanted_bases(log.store, {table.relation.oid: outcome.position})
     (again,) = compact(log)
     assert "a new base is asked for" in again.reason
+
+
+def test_another_key_ends_the_fold_and_asks_for_a_base(log: MadeLog) -> None:
+    table = _filled()
+    log.base_of(table)
+    log.commit(table, table.update(2, 2, "moved", 1))
+    before = expected(table)
+    id_, note, amount = table.relation.columns
+    columns = (replace(id_, in_identity=False), replace(note, in_identity=True), amount)
+    table.alter(replace(table.relation, columns=columns, key=("note",)))
+    log.commit(table, table.insert(20, "new", 1))
+    (outcome,) = compact(log)
+    assert "key changed" in outcome.reason
+    assert lines_of(log, base_of(log)) == before
 
 
 def test_renamed_table_is_folded_up_to_there(log: MadeLog) -> None:

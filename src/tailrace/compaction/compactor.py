@@ -109,7 +109,7 @@ class Compactor:
             while not reason:
                 found = foldable(reader, base, bytes_max=self._step_bytes)
                 if found.stopped_at is not None:
-                    reason = f"its name or its columns changed at {found.stopped_at}"
+                    reason = f"its name, columns or key changed at {found.stopped_at}"
                 if found.end > base.position:
                     base, folded = self._step(reader, base, found), folded + found.change_count
                 elif found.stopped_at is None:

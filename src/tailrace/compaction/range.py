@@ -2,7 +2,8 @@
 
 Columns that were added behind the others are NULL in the rows that were there: whoever captures
 asks for a new base if they have a default. Of any other change of the columns Postgres alone knows
-what it means for the rows of the base, so a fold does not cross it.
+what it means for the rows of the base, so a fold does not cross it. Nor does it cross another key:
+what was changed under the old one does not say which row of the new one it means.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from tailrace.model import Lsn, Offset, Relation
 class Range:
     """The changes from the base up to `end`, under the shape that the table has there.
 
-    `change_count` is how many there are at most, and `stopped_at` where the name or the columns
-    change, if that is why it ends there.
+    `change_count` is how many there are at most, and `stopped_at` where the name, the columns or
+    the key change, if that is why it ends there.
     """
 
     end: Lsn
@@ -56,8 +57,7 @@ def foldable(reader: Reader, base: Base, *, bytes_max: int) -> Range:
             if use.relation.oid != oid or use.since > end:
                 continue
             if use.since > after:
-                known, found = _columns(relation), _columns(use.relation)
-                if found[: len(known)] != known or not wants(use.relation):
+                if not (wants(use.relation) and _continues(use.relation, relation)):
                     stop = Lsn(max(use.since.commit_lsn - 1, base.position))
                     return Range(stop, frame, relation, taken_ts_us, count, use.since)
                 frame, relation = use.frame, use.relation
@@ -66,6 +66,12 @@ def foldable(reader: Reader, base: Base, *, bytes_max: int) -> Range:
     return Range(end.commit_lsn, frame, relation, taken_ts_us, count, None)
 
 
+def _continues(newer: Relation, older: Relation) -> bool:
+    """Whether the same columns come first, and the same ones are the key, in whatever order."""
+    known, found = _columns(older), _columns(newer)
+    return found[: len(known)] == known and {*newer.key} == {*older.key}
+
+
 def _columns(relation: Relation) -> list[tuple[str, int, int]]:
-    """What a line of a base depends on; the key may change without it."""
+    """What a line of a base depends on."""
     return [(column.name, column.type_oid, column.typmod) for column in relation.columns]
