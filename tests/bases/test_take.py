@@ -16,6 +16,8 @@ from tailrace.bases.progress import BaseProgress
 from tailrace.bases.reading import Failure, Outcome, Reading
 from tailrace.bases.runner import ThreadRunner
 from tailrace.bases.stretch import Stretch
+from tailrace.compaction import Compactor
+from tailrace.compaction import Outcome as Folded
 from tailrace.errors import ConfigError, SourceError
 from tailrace.log import BaseOrigin
 from tailrace.log.bases import newest_bases, newest_positions
@@ -26,6 +28,7 @@ from tests.bases.oracle import assert_equal, base_rows
 from tests.bases.taking import PATIENT, captured, oid_of, take
 from tests.capture.oracle import read_changes
 from tests.capture.running import Running, settings, wait_caught_up, wait_until
+from tests.compaction.process import here
 from tests.server import Database
 
 
@@ -147,6 +150,35 @@ def test_a_table_that_is_dropped_meanwhile_does_not_keep_the_others_from_their_b
     assert results.pop("public.t").base is not None
     (gone,) = results.values()
     assert gone.base is None and gone.error is not None
+
+
+class Folding(ThreadRunner):
+    """Once, folds an older base past the one that is being read."""
+
+    def __init__(self, capture: Running, source: psycopg.Connection) -> None:
+        super().__init__()
+        self._capture = capture
+        self._source = source
+        self.folded: list[Folded] = []
+
+    def run(self, reading: Reading, store: Store, stretches: Sequence[Stretch]) -> list[Outcome]:
+        outcomes = super().run(reading, store, stretches)
+        if not self.folded:
+            self._source.execute("INSERT INTO t (id) VALUES (-1)")
+            wait_caught_up(self._capture, self._source)
+            self.folded = Compactor(store, here).compact()
+        return outcomes
+
+
+def test_a_base_that_an_older_one_is_folded_past_is_taken_again(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    with captured(database, store, source, "t") as capture:
+        take(database.dsn, store)
+        runner = Folding(capture, source)
+        (result,) = take(database.dsn, store, oid_of(source, "t"), runner=runner)
+    assert result.base is not None and result.base.position > runner.folded[0].position
+    assert newest_bases(store)[oid_of(source, "t")] == result.base
 
 
 class Failing(ThreadRunner):

@@ -233,6 +233,30 @@ def test_table_for_which_a_base_is_asked_for_is_left_alone(log: MadeLog) -> None
     assert "a partition was attached" in outcome.reason
 
 
+@pytest.mark.parametrize("moment", ["compaction.before_base", "compaction.after_base"])
+def test_table_that_is_read_anew_while_it_is_folded_is_not_hidden_by_the_fold(
+    log: MadeLog, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    table = _filled()
+    log.base_of(table)
+    log.commit(table, table.delete(1))
+    read_at = Lsn(log.wal.end)
+    rows = list(table.rows[1:])  # what Postgres does not stream
+    log.commit(table, table.delete(2))
+
+    def read_anew(name: str) -> None:
+        if name == moment:
+            log.put_base(table.relation, rows, position=read_at)
+
+    monkeypatch.setattr("tailrace.compaction.compactor.failpoint", read_anew)
+    compact(log)
+    newest = base_of(log)
+    counts = newest.generation == read_at
+    asked = wanted_bases(log.store, {table.relation.oid: newest.position})
+    assert counts is (moment == "compaction.before_base")
+    assert bool(asked) is not counts
+
+
 def _retain(log: MadeLog, tables: set[int] | None = None) -> Lsn:
     return retain(log.store, RetentionPolicy(age_s=0), now_s=LATER_S, tables=tables)
 

@@ -23,7 +23,7 @@ from tailrace.bases.watching import Limits, watch
 from tailrace.errors import SchemaError, SourceError, TailraceError
 from tailrace.failpoint import failpoint
 from tailrace.log import Base, BaseOrigin, SourceIdentity
-from tailrace.log.bases import BaseTaken, put_base
+from tailrace.log.bases import BaseTaken, positions_after, put_base
 from tailrace.model import Lsn
 from tailrace.postgres.session import connect
 from tailrace.postgres.snapshot import Snapshot, SnapshotHolder
@@ -157,6 +157,13 @@ class Group:
             )
             put_base(self._around.store, base)
             failpoint("base.after_complete")
+            if positions_after(self._around.store, relation.oid, self._position):
+                # Of several bases the one that reaches furthest counts.
+                raise SchemaError(
+                    f"an older base of {relation.qualified} was folded past the new one",
+                    hint="it is read again",
+                    retry=True,
+                )
         except (SchemaError, SourceError, BaseTaken) as error:
             return TableResult(relation.oid, relation.qualified, error=error)
         logger.info(

@@ -3,6 +3,8 @@
 A step puts parts and then the newer base, which makes them count; it may die anywhere. Done again
 it makes the same parts under the same names, because everything follows from the older base and the
 range. Tables for which a new base is asked for are left alone: what they miss is not in the log.
+A table may be read from Postgres anew while its older base is folded. The new one counts then, so
+the fold is given up; should both come about at the same moment, one more base is asked for.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from tailrace.errors import LogError, SchemaError
 from tailrace.failpoint import failpoint
 from tailrace.log import Base, BaseOrigin, BasePart, Reader, layout
 from tailrace.log.base_part import BaseIdentity
-from tailrace.log.bases import newest_bases, put_base
+from tailrace.log.bases import newest_bases, positions_after, put_base, read_base
 from tailrace.log.plan import pieces
 from tailrace.log.wanted import WantedBase, want_base, wanted_bases
 from tailrace.model import Lsn, Offset, Relation
@@ -111,7 +113,16 @@ class Compactor:
                 if found.stopped_at is not None:
                     reason = f"its name, columns or key changed at {found.stopped_at}"
                 if found.end > base.position:
-                    base, folded = self._step(reader, base, found), folded + found.change_count
+                    newer = self._folded_base(reader, base, found)
+                    failpoint("compaction.before_base")
+                    if self._was_read_anew(base):
+                        break
+                    put_base(self._store, newer)
+                    failpoint("compaction.after_base")
+                    if self._was_read_anew(base, before=newer.position):
+                        # Just now, and it does not count beside one that reaches further.
+                        reason = "it was read anew while it was folded"
+                    base, folded = newer, folded + found.change_count
                 elif found.stopped_at is None:
                     break
         except SchemaError as error:
@@ -124,7 +135,17 @@ class Compactor:
         logger.info("base folded table=%s position=%s", outcome.table, outcome.position)
         return outcome
 
-    def _step(self, reader: Reader, base: Base, found: Range) -> Base:
+    def _was_read_anew(self, base: Base, *, before: Lsn | None = None) -> bool:
+        """Whether there is a base of the table that has more than this one and the changes."""
+        newer = positions_after(self._store, base.relation.oid, base.position)
+        return any(
+            read_base(self._store, base.relation.oid, position).generation > base.generation
+            for position in newer
+            if before is None or position < before
+        )
+
+    def _folded_base(self, reader: Reader, base: Base, found: Range) -> Base:
+        """The newer base, whose parts are put."""
         newer = replace(
             base,
             relation=found.relation,
@@ -138,9 +159,6 @@ class Compactor:
         # With no change there is no new shape either.
         if folded is not None and not folded.is_empty:
             newer = replace(newer, parts=self._parts(base, newer, folded))
-        failpoint("compaction.before_base")
-        put_base(self._store, newer)
-        failpoint("compaction.after_base")
         return newer
 
     def _folded(self, reader: Reader, base: Base, found: Range) -> Folded:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -26,7 +26,7 @@ from tailrace.log.header import (
     relation_to_json,
 )
 from tailrace.model import Lsn, Relation
-from tailrace.storage import ObjectExists, ObjectMissing, Store
+from tailrace.storage import Entry, ObjectExists, ObjectMissing, Store
 
 
 class BaseTaken(LogError):
@@ -164,11 +164,15 @@ def put_base(store: Store, base: Base) -> None:
 def newest_positions(store: Store) -> dict[int, Lsn]:
     """Where each table's newest complete base stands, by oid; told by names alone."""
     newest: dict[int, Lsn] = {}
-    for entry in store.list(layout.BASES):
-        oid, position = layout.base_of(entry.key)
-        if entry.key == layout.base_key(oid, position):
-            newest[oid] = max(newest.get(oid, position), position)
+    for oid, position in _complete(store.list(layout.BASES)):
+        newest[oid] = max(newest.get(oid, position), position)
     return newest
+
+
+def positions_after(store: Store, oid: int, position: Lsn) -> list[Lsn]:
+    """Where the complete bases of one table stand that are newer than this one, in order."""
+    found = _complete(store.list(f"{layout.BASES}{oid}/"))
+    return sorted(other for _, other in found if other > position)
 
 
 def newest_bases(store: Store) -> dict[int, Base]:
@@ -207,11 +211,7 @@ def delete_unfinished(store: Store, oids: Iterable[int]) -> None:
     newest = newest_positions(store)
     for oid in oids:
         entries = store.list(f"{layout.BASES}{oid}/")
-        complete = {
-            layout.base_of(entry.key)[1]
-            for entry in entries
-            if entry.key == layout.base_key(*layout.base_of(entry.key))
-        }
+        complete = {position for _, position in _complete(entries)}
         store.delete(
             entry.key
             for entry in entries
@@ -219,6 +219,14 @@ def delete_unfinished(store: Store, oids: Iterable[int]) -> None:
             and oid in newest
             and position < newest[oid]
         )
+
+
+def _complete(entries: Iterable[Entry]) -> Iterator[tuple[int, Lsn]]:
+    """Table and position of the bases whose last object is among these."""
+    for entry in entries:
+        base = layout.base_of(entry.key)
+        if entry.key == layout.base_key(*base):
+            yield base
 
 
 def _position(value: int | None) -> Lsn | None:
