@@ -17,6 +17,7 @@ from tailrace.log import Reader
 from tailrace.log.plan import pieces
 from tailrace.model import ORIGIN, Offset, Relation
 from tailrace.postgres.session import connect
+from tailrace.sinks.fold import fold
 from tailrace.spark.planning import decode_pieces
 from tailrace.storage import FileStore
 from tests.capture.running import Running, settings, wait_caught_up
@@ -50,6 +51,22 @@ def test_f046_large_values_are_carried(
     rows = pa.concat_tables([each.rows for each in decoded(store, "public.large")])
     assert rows["bytes"].to_pylist() == [value, b""]
     assert rows["words"].to_pylist() == ["é😀" * 200_000, ""]
+
+
+def test_f051_rows_that_swap_a_deferrable_key_are_both_there(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    source.execute("CREATE TABLE swapped (id int PRIMARY KEY DEFERRABLE, v text)")
+    source.execute("ALTER TABLE swapped REPLICA IDENTITY FULL")
+    with Running(settings(database.dsn), store) as capture:
+        capture.wait_for_stream()
+        source.execute("INSERT INTO swapped VALUES (1, 'a'), (2, 'b')")
+        source.execute("UPDATE swapped SET id = 3 - id")
+        wait_caught_up(capture, source)
+    runs = decoded(store, "public.swapped")
+    rows = fold(TableChanges(runs[0].relation, pa.concat_tables(r.rows for r in runs))).upserts
+    found = zip(rows["id"].to_pylist(), rows["v"].to_pylist(), strict=True)
+    assert sorted(found) == [(1, "b"), (2, "a")]
 
 
 def test_f060_rows_of_what_is_gone_by_now_are_typed_as_they_were(

@@ -82,6 +82,17 @@ def test_an_identity_is_usable_only_if_postgres_would_use_it(
     assert not _only(capture, "app.indexed").has_usable_identity
 
 
+def test_a_key_that_rows_may_share_inside_of_a_transaction_identifies_none(
+    app: Connection, capture: Connection
+) -> None:
+    app.execute("CREATE TABLE t (a int PRIMARY KEY DEFERRABLE, b int NOT NULL)")
+    app.execute("CREATE UNIQUE INDEX chosen ON t (a, b)")
+    app.execute("ALTER TABLE t REPLICA IDENTITY USING INDEX chosen")
+    assert _only(capture, "app.t").row_key == ("a", "b")
+    app.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    assert _only(capture, "app.t").row_key == ()
+
+
 def test_relations_are_described_by_key_columns_and_type_names(
     app: Connection, capture: Connection
 ) -> None:

@@ -50,7 +50,16 @@ FAULTS = [
         ["CREATE TABLE t (a int PRIMARY KEY DEFERRABLE)"],
         Severity.BLOCKER,
         "deferrable primary key",
-        'ALTER TABLE "app"."t" REPLICA IDENTITY FULL;',
+        'ALTER TABLE "app"."t" DROP CONSTRAINT …, ADD PRIMARY KEY (…);',
+    ),
+    (
+        [
+            "CREATE TABLE t (a int PRIMARY KEY DEFERRABLE)",
+            "ALTER TABLE t REPLICA IDENTITY FULL",
+        ],
+        Severity.WARNING,
+        "has a deferrable key",
+        "DROP CONSTRAINT",
     ),
     (
         ["CREATE TABLE t (a int PRIMARY KEY)", "ALTER TABLE t REPLICA IDENTITY NOTHING"],

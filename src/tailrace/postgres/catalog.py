@@ -79,9 +79,11 @@ class TableInfo:
 
     @property
     def row_key(self) -> tuple[str, ...]:
-        """By which a row is known downstream: the primary key if an old row is sent with it."""
+        """By which a row is known downstream: the primary key if an old row is sent with it, and if
+        no two rows can share it, not even inside of a transaction.
+        """
         is_sent = self.identity is ReplicaIdentity.FULL or {*self.key} <= {*self.identity_columns}
-        return self.key if is_sent else self.identity_columns
+        return self.key if is_sent and self.is_key_usable else self.identity_columns
 
     @property
     def is_readable(self) -> bool:
@@ -98,10 +100,9 @@ class TableInfo:
 class RelationCatalog:
     """What a Relation frame does not say.
 
-    `key` is the primary key, or the columns of the replica identity's index if an old row is not
-    sent with the primary key. `columns` are those
-    that the stream carries, to be compared with the frame's: if they differ, the catalog has moved
-    on and must not be believed. `type_names` holds the types that are not built in.
+    `key` is the table's `row_key`. `columns` are those that the stream carries, to be compared with
+    the frame's: if they differ, the catalog has moved on and must not be believed. `type_names`
+    holds the types that are not built in.
     """
 
     key: tuple[str, ...]

@@ -29,11 +29,13 @@ def identity_findings(table: TableInfo, version_num: int) -> Iterator[Finding]:
             f"{_missing_identity(table)}: if it were published, {_HARM}",
             _identity_fix(table),
         )
-    elif not table.key and not table.identity_columns:
+    elif not table.row_key:
+        found = "a deferrable key" if table.key else "no key"
         yield warning(
             table.qualified,
-            "has no key, only replica identity full: rows that are equal cannot be told apart",
-            _alter(table, "ADD PRIMARY KEY (…)"),
+            f"has {found}, only replica identity full: a row is known by all of its columns, none "
+            "of which may be null, and rows that are equal cannot be told apart",
+            _identity_fix(table),
         )
     if table.generated:
         yield _generated(table, version_num)
@@ -85,6 +87,7 @@ def leaf_identity_findings(root: TableInfo, leaf: TableInfo, version_num: int) -
 
 
 _FULL: Final = "REPLICA IDENTITY FULL"
+_ADD_KEY: Final = "ADD PRIMARY KEY (…)"
 
 
 def _sends_the_same(root: TableInfo, leaf: TableInfo) -> bool:
@@ -115,7 +118,8 @@ def _identity_fix(table: TableInfo) -> str:
     if table.spare_index is not None:
         names = (qualified(table.schema, table.name), identifier(table.spare_index))
         return shown("ALTER TABLE {} REPLICA IDENTITY USING INDEX {};", *names)
-    return _alter(table, _FULL if table.key and not table.generated else "ADD PRIMARY KEY (…)")
+    # A deferrable key has to go before there can be another.
+    return _alter(table, "DROP CONSTRAINT …, ADD PRIMARY KEY (…)" if table.key else _ADD_KEY)
 
 
 def _generated(table: TableInfo, version_num: int) -> Finding:
