@@ -185,6 +185,21 @@ def test_f052_a_table_that_loses_its_key_is_set_aside_before_long_and_comes_back
     assert_equal(store, source, "public.t")
 
 
+def test_a_table_that_comes_back_before_its_first_base_is_complete_needs_a_later_one(
+    capture: Running, source: psycopg.Connection, store: FileStore
+) -> None:
+    source.execute("CREATE TABLE table_two AS SELECT 1 AS id")
+    source.execute("ALTER TABLE table_two ADD PRIMARY KEY (id)")
+    with capture:
+        capture.wait_for_stream()
+        capture.wait_until(lambda: is_published(source, "table_two"))
+        source.execute("ALTER TABLE table_two DROP CONSTRAINT table_two_pkey")
+        capture.wait_until(lambda: not is_published(source, "table_two"))
+        source.execute("ALTER TABLE table_two ADD PRIMARY KEY (id)")
+        capture.wait_until(lambda: is_published(source, "table_two"))
+        capture.wait_until(lambda: reasons(store) == ["it was not published for a while"])
+
+
 def test_a_table_that_comes_back_empty_needs_nothing_but_that_knowledge(
     capture: Running, source: psycopg.Connection, store: FileStore
 ) -> None:

@@ -58,10 +58,11 @@ class Watch:
 
 def begin_watch(conn: Connection, store: Store, oid: int, since: Lsn) -> None:
     """Keep a first look at a table that is about to be published. If it was published before, what
-    happened meanwhile was not streamed: a base after `since` is asked for.
+    happened meanwhile was not streamed: a base after `since` is asked for. One may be under way of
+    which nothing is to be seen yet.
     """
     for now in read_standings(conn, [oid]):
-        if store.list(f"{layout.BASES}{oid}/"):
+        if store.list(layout.table_prefix(oid)) or store.list(f"{layout.BASES}{oid}/"):
             _want(store, now, since, "it was not published for a while")
         keep_look(store, now)
 
