@@ -92,6 +92,17 @@ def test_f060_types_of_a_shape_that_is_gone_are_still_known(
     assert describe(pinned, [bare, full]) == [bare, replace(full, type_names=())]
 
 
+def test_f060_rows_keep_the_key_that_they_were_written_under(
+    conn: Connection, pinned: Connection
+) -> None:
+    conn.execute("CREATE TABLE item (id int PRIMARY KEY, code int NOT NULL)")
+    slot = Slot.create(conn)
+    conn.execute("INSERT INTO item VALUES (1, 10)")
+    conn.execute("ALTER TABLE item DROP CONSTRAINT item_pkey, ADD PRIMARY KEY (code)")
+    conn.execute("INSERT INTO item VALUES (1, 11)")
+    assert [each.key for each in describe(pinned, _frames(slot))] == [("id",), ("code",)]
+
+
 def test_f060_renamed_table_keeps_the_name_that_its_rows_were_written_under(
     conn: Connection, pinned: Connection
 ) -> None:

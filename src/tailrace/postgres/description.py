@@ -32,4 +32,6 @@ def _described(
     relation = replace(relation, type_names=tuple(known[oid] for oid in sorted(known)))
     if catalog is None or catalog.columns != relation.column_names or not catalog.key:
         return relation
-    return replace(relation, key=catalog.key)
+    # Old rows came with what the frame flags, so by another key they could not be found.
+    is_sent = {*catalog.key} <= {each.name for each in relation.columns if each.in_identity}
+    return replace(relation, key=catalog.key) if is_sent else relation
