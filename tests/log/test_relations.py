@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.log import Header, RelationUse, layout, segment
+from tailrace.log import Header, RelationUse, Writer, layout, segment
 from tailrace.log.relations import join_uses
-from tailrace.model import Offset, Relation
+from tailrace.model import Offset, Relation, ReplicaIdentity
 from tailrace.postgres.frames import Frames
 from tailrace.postgres.pgoutput import parse_relation, parse_truncate
 from tailrace.storage import MemoryStore
 from tests.decode import wire
-from tests.log.making import Wal, begin_writer, put_in_parts, shape
+from tests.log.making import Wal, begin, begin_writer, put_in_parts, shape
 
 TABLES = (16_400, 16_401)
 SHAPES = [shape(oid, *columns) for oid in TABLES for columns in (("id",), ("id", "note"))]
@@ -115,6 +118,23 @@ def test_headers_tell_each_shape_from_where_it_begins(
 def _use(relation: Relation, ordinal: int, *, initial: bool) -> RelationUse:
     since = Offset(Offset.whole(1).commit_lsn, ordinal)
     return RelationUse(wire.relation(relation), relation, since, 1, initial)
+
+
+def test_key_that_the_frame_does_not_say_is_asked_for_whenever_the_frame_comes() -> None:
+    store, wal, key = MemoryStore(), Wal(), ["a"]
+    whole = replace(shape(16_400, "a", "b"), identity=ReplicaIdentity.FULL)
+
+    def describe(relations: Sequence[Relation]) -> list[Relation]:
+        return [replace(relation, key=tuple(key)) for relation in relations]
+
+    to = Writer(store, begin(store), writer_id="writer", describe=describe)
+    to.append(wal.transaction(wire.relation(whole), wal.row(whole)))
+    key[0] = "b"
+    header = to.append(wal.transaction(wal.row(whole), wire.relation(whole), wal.row(whole)))
+    assert [use.relation.key for use in header.relations] == [("a",), ("b",)]
+    wanted = {whole.oid: replace(whole, key=("a",))}
+    read = segment.read(store, layout.segment_key(header.start)).header
+    assert (read.initial, [*read.versions.values()]) == (wanted, [replace(whole, key=("b",))])
 
 
 def test_joined_uses_keep_every_change_of_shape() -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tailrace.errors import SegmentCorrupt
 from tailrace.log.header import RelationUse
 from tailrace.log.offsets import ChangeOffsets
-from tailrace.model import NamedType, PgType, Relation
+from tailrace.model import NamedType, PgType, Relation, ReplicaIdentity
 from tailrace.postgres.frames import Frames
 from tailrace.postgres.pgoutput import Tag, parse_relation, parse_truncate, parse_type
 
@@ -58,17 +58,24 @@ class RelationsInForce:
         """What these frames use. Nothing moves until `accept`, so a put that failed can be tried
         again.
         """
-        new = set(relation_frames(frames).values()) - self._known.keys()
-        if new:
-            self._learn(new, _named_types(frames))
+        asked = {frame for frame in relation_frames(frames).values() if self._is_open(frame)}
+        if asked:
+            self._learn(asked, _named_types(frames))
         return follow(frames, offsets, in_force=self._in_force, known=self._known)
 
     def accept(self, followed: Followed) -> None:
         """The frames are stored: go on after them."""
         self._in_force = followed.in_force
 
-    def _learn(self, new: set[bytes], types: Mapping[int, NamedType]) -> None:
-        frames = sorted(new)
+    def _is_open(self, frame: bytes) -> bool:
+        """Whether the catalog has to be asked. With the whole old row sent, a frame does not say
+        what the key is: it comes again, the same, when that has changed.
+        """
+        known = self._known.get(frame)
+        return known is None or known.identity is ReplicaIdentity.FULL
+
+    def _learn(self, asked: set[bytes], types: Mapping[int, NamedType]) -> None:
+        frames = sorted(asked)
         relations = [_with_types(parse_relation(frame), types) for frame in frames]
         self._known.update(zip(frames, self._describe(relations), strict=True))
 
