@@ -39,6 +39,16 @@ UNSTREAMED = {
     "other values": ("ALTER TABLE plain ALTER v TYPE varchar(20) USING v || '!'", "v was altered"),
     "renamed column": ("ALTER TABLE plain RENAME v TO w", "column v was renamed to w"),
     "column of old": ("ALTER TABLE plain DROP v; ALTER TABLE plain ADD v text", "v was dropped"),
+    "type that needs no rewrite": (
+        "ALTER TABLE plain ALTER at TYPE timestamptz",
+        "column at has another type",
+    ),
+    "renamed label": ("ALTER TYPE mood RENAME VALUE 'calm' TO 'serene'", "a label of an enum was"),
+    "renamed label inside": ("ALTER TYPE deep_mood RENAME VALUE 'a' TO 'b'", "a label of an enum"),
+    "other key": (
+        "ALTER TABLE plain DROP CONSTRAINT plain_pkey, ADD PRIMARY KEY (v)",
+        "its key was id and is now v",
+    ),
     "other name": ("ALTER TABLE plain RENAME TO renamed", "it was app.plain before"),
     "other schema": ("ALTER TABLE plain SET SCHEMA public", "it was app.plain before"),
 }
@@ -55,6 +65,10 @@ HARMLESS = {
     "later default": "ALTER TABLE plain ALTER v SET DEFAULT 'x'",
     "generated column": "ALTER TABLE plain ADD c int GENERATED ALWAYS AS (id) STORED",
     "rows": "INSERT INTO root VALUES (1), (71); DELETE FROM root; UPDATE plain SET v = 'b'",
+    "new label": "ALTER TYPE mood ADD VALUE 'new' BEFORE 'calm'",
+    "same key": "ALTER TABLE plain DROP CONSTRAINT plain_pkey, ADD PRIMARY KEY (id)",
+    "any length": "ALTER TABLE plain ALTER v TYPE text",
+    "whole old row": "ALTER TABLE plain REPLICA IDENTITY FULL",
     "renamed partition": "ALTER TABLE leaf RENAME TO sheet",
 }
 
@@ -71,7 +85,13 @@ def tables(app: Connection, admin: Connection) -> list[str]:
         "CREATE TABLE filled (id int PRIMARY KEY, v text)",
         "INSERT INTO filled VALUES (100)",
         "CREATE TABLE other (v text, id int PRIMARY KEY)",
-        "CREATE TABLE plain (id int PRIMARY KEY, v varchar(20))",
+        "SET timezone TO 'UTC'",
+        "CREATE TYPE mood AS ENUM ('calm', 'cross')",
+        "CREATE TYPE deep_mood AS ENUM ('a')",
+        "CREATE TYPE pair AS (first int, second deep_mood[])",
+        "CREATE DOMAIN pairs AS pair[]",
+        """CREATE TABLE plain (id int PRIMARY KEY, v varchar(20), at timestamp, feels mood,
+                               deep pairs)""",
         "INSERT INTO plain VALUES (1, 'a')",
     ):
         app.execute(statement)

@@ -2,11 +2,11 @@
 
 Postgres streams rows as they are written. It does not stream the rows that a partition brings along
 when it is attached, nor those that vanish when one is detached, dropped or truncated; nor values
-that DDL gives to rows that exist: the default of a new column, a rewrite in another type, a column
-under the name of another. All of these leave traces in the catalog, which two looks at it show,
-together with the shapes in which rows were streamed between the two: here is the comparison. It may
-take something harmless for such a change, a TRUNCATE of all partitions for one, but not the other
-way round.
+that DDL gives to rows that exist: the default of a new column, another type, a column under the
+name of another, another name for a label of an enum. Nor can a target take rows under another key
+than it has. All of these leave traces in the catalog, which two looks at it show, together with the
+shapes in which rows were streamed between the two: here is the comparison. It may take something
+harmless for such a change, a TRUNCATE of all partitions for one, but not the other way round.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any, Final, Self
 
 import psycopg
 
-from tailrace.model import Relation
+from tailrace.model import PgType, Relation
+from tailrace.postgres.catalog import read_tables
 from tailrace.postgres.quote import qualified, statement
 from tailrace.postgres.session import Connection
 
@@ -54,13 +55,17 @@ class StandingLeaf:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One look at one table."""
+    """One look at one table. `key` is by what its rows are known downstream; `labels` are those of
+    the enums that its columns are made of, by oid, each as a hash.
+    """
 
     oid: int
     name: str
     is_partitioned: bool
     columns: tuple[StandingColumn, ...]
     leaves: tuple[StandingLeaf, ...]
+    key: tuple[str, ...] = ()
+    labels: tuple[tuple[int, int], ...] = ()
 
     def to_dict(self) -> dict[str, object]:
         """As JSON."""
@@ -75,6 +80,8 @@ class Standing:
             is_partitioned=value["is_partitioned"],
             columns=tuple(StandingColumn(**column) for column in value["columns"]),
             leaves=tuple(StandingLeaf(**leaf) for leaf in value["leaves"]),
+            key=tuple(value["key"]),
+            labels=tuple((oid, text_hash) for oid, text_hash in value["labels"]),
         )
 
 
@@ -125,8 +132,39 @@ SELECT c.oid::bigint, n.nspname || '.' || c.relname, c.relkind = 'p', columns.*,
 """
 
 
+# A label keeps its oid when it is renamed. Enums may be inside of arrays, domains, ranges and rows.
+_LABELS: Final = """
+WITH RECURSIVE used (root, oid) AS (
+    SELECT a.attrelid, a.atttypid
+      FROM pg_attribute AS a
+     WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+       AND a.attgenerated = ''
+     UNION
+    SELECT used.root, inner_type.oid
+      FROM used
+      JOIN pg_type AS t ON t.oid = used.oid
+     CROSS JOIN LATERAL (
+        SELECT unnest(ARRAY[t.typelem, t.typbasetype])
+         UNION ALL
+        SELECT r.rngsubtype FROM pg_range AS r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
+         UNION ALL
+        SELECT a.atttypid FROM pg_attribute AS a
+         WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+     ) AS inner_type (oid)
+     WHERE inner_type.oid <> 0
+)
+SELECT used.root::bigint, e.oid::bigint, hashtextextended(e.enumlabel::text, 0)
+  FROM used JOIN pg_enum AS e ON e.enumtypid = used.oid
+ ORDER BY 1, 2
+"""
+
+
 def read_standings(conn: Connection, oids: Sequence[int]) -> list[Standing]:
     """How those of the tables stand that still exist."""
+    keys = {table.oid: table.row_key for table in read_tables(conn, oids)}
+    labels: dict[int, list[tuple[int, int]]] = {}
+    for root, oid, text_hash in conn.execute(_LABELS, (list(oids),)):
+        labels.setdefault(root, []).append((oid, text_hash))
     return [
         Standing(
             oid=oid,
@@ -134,8 +172,11 @@ def read_standings(conn: Connection, oids: Sequence[int]) -> list[Standing]:
             is_partitioned=is_partitioned,
             columns=tuple(map(StandingColumn, *(part or () for part in parts[:6]))),
             leaves=tuple(map(StandingLeaf, *(part or () for part in parts[6:]))),
+            key=keys[oid],
+            labels=tuple(labels.get(oid, ())),
         )
         for oid, name, is_partitioned, *parts in conn.execute(_STANDINGS, (list(oids),))
+        if oid in keys
     ]
 
 
@@ -149,6 +190,12 @@ def unstreamed(conn: Connection, before: Standing, now: Standing) -> str:
         return f"it was {before.name} before"
     if now.is_partitioned and (reason := _partitions(conn, before.leaves, now.leaves)):
         return reason
+    if {*before.key} != {*now.key}:
+        was, is_now = (", ".join(look.key) or "none" for look in (before, now))
+        return f"its key was {was} and is now {is_now}"
+    renamed = {oid for oid, _ in {*now.labels} - {*before.labels}} & {o for o, _ in before.labels}
+    if renamed:
+        return "a label of an enum was renamed"
     is_rewritten = [leaf.filenode for leaf in before.leaves] != [x.filenode for x in now.leaves]
     return next(_columns(before.columns, now.columns, is_rewritten=is_rewritten), "")
 
@@ -196,6 +243,17 @@ def _columns(
             yield f"column {older.name} was renamed to {column.name}"
         elif older is not None and is_rewritten and older.version != column.version:
             yield f"column {column.name} was altered, and its values were rewritten"
+        elif older is not None and not _is_alike(older, column):
+            yield f"column {column.name} has another type"
+
+
+_TEXTS: Final = {PgType.TEXT, PgType.VARCHAR}
+
+
+def _is_alike(one: StandingColumn, other: StandingColumn) -> bool:
+    """Whether rows that were not rewritten have the same values in both."""
+    oids = {one.type_oid, other.type_oid}
+    return len(oids) == 1 or oids <= _TEXTS
 
 
 def passed_through(before: Standing, now: Standing, shape: Relation) -> str:
