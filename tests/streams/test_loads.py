@@ -215,6 +215,23 @@ def test_f058_new_base_gets_a_stream_over_a_shape_that_its_sink_refuses(log: Mad
     assert rows_of(sink, "public.items") == other.rows
 
 
+def test_table_that_is_not_captured_any_more_does_not_hold_up_the_others(log: MadeLog) -> None:
+    table, other, sink = _filled(Table()), _filled(Table(ITEMS)), WatchedSink()
+    base, _ = [log.base_of(each) for each in (table, other)]
+    Run(log.store, sink).to_end()
+    delivered = rows_of(sink)
+    key, second, *rest = table.relation.columns
+    table.alter(replace(table.relation, columns=(key, replace(second, name="renamed"), *rest)))
+    log.commit(table, table.insert(20, "x", 1))
+    log.commit(other, other.insert(20, "y"))
+    with pytest.raises(SchemaError):
+        Run(log.store, sink).to_end()
+    _drop_base(log, base)
+    assert Run(log.store, sink).to_end() == log.end
+    assert rows_of(sink, "public.items") == other.rows
+    assert rows_of(sink) == delivered
+
+
 class _Life:
     """Two tables, filled before the log began, whose bases come at different times."""
 

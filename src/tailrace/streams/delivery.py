@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from tailrace.errors import LogFenced, SchemaError, SinkError
 from tailrace.failpoint import failpoint
 from tailrace.log import Base
-from tailrace.model import Offset, Relation
+from tailrace.model import Lsn, Offset, Relation
 from tailrace.sinks import Batch, Load, Sink
 from tailrace.spark.packing import unpack
 from tailrace.spark.selection import EVERYTHING, Selection
@@ -48,8 +48,8 @@ class Delivery:
         at: Resume,
         *,
         writer: str,
+        bases: Callable[[], Mapping[int, Base]],
         selection: Selection = EVERYTHING,
-        bases: Callable[[], Mapping[int, Base]] = dict,
     ) -> None:
         self._stream = stream
         self._sink = sink
@@ -117,18 +117,19 @@ class Delivery:
 
     def _write(self, batch: Batch) -> None:
         """A table whose new shape the sink refuses is left out if it was read anew since: then a
-        load is due that replaces the target, and the table goes on from there.
+        load is due that replaces the target, and the table goes on from there. One that has no base
+        at all is not captured any more, and no load is going to come.
         """
         try:
             self._sink.write(batch)
         except SchemaError:
             taken = {table.oid: table.generation for table in self.tables}
-            due = {
+            waiting = {
                 oid
                 for oid, base in self._bases().items()
-                if base.generation > taken.get(oid, base.generation)
+                if base.generation <= taken.get(oid, Lsn(0))
             }
-            left = [changes for changes in batch.tables if changes.relation.oid not in due]
+            left = [changes for changes in batch.tables if changes.relation.oid in waiting]
             if len(left) == len(batch.tables):
                 raise
             self._sink.write(replace(batch, tables=left))
