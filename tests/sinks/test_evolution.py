@@ -83,6 +83,17 @@ def test_key_may_become_wider(form: Harness) -> None:
     assert form.rows(source.relation) == source.expected()
 
 
+def test_key_is_the_same_in_another_order(form: Harness) -> None:
+    source = Source(relation(key=("part", "id")))
+    source.insert(id=1, part="a", n=1)
+    form.sink.write(batch_of(1, source.take()))
+    source.update("a", 1, n=2)
+    changes = source.take()
+    turned = replace(changes.relation, key=("id", "part"))
+    form.sink.write(batch_of(2, replace(changes, relation=turned)))
+    assert form.rows(source.relation) == source.expected()
+
+
 def test_narrower_type_is_kept_wide_and_old_values_are_found(form: Harness) -> None:
     source = source_of(x=(PgType.INT8, -1), doc=(PgType.TEXT, -1))
     source.insert(id=1, x=1, doc="large")

@@ -62,7 +62,8 @@ def _widened(field: ArrowField, wanted: pa.Schema, relation: Relation) -> ArrowF
 
 def _require_key(held: pa.Schema, relation: Relation) -> None:
     old = key_of(held)
-    if old and old != list(relation.key):
+    # In any order: a Relation frame alone says only which columns are the key's.
+    if old and {*old} != {*relation.key}:
         now = ", ".join(relation.key) or "none"
         raise _refuse(relation, f"its key was {', '.join(old)} and is now {now}")
 
