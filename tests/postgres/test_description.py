@@ -103,6 +103,21 @@ def test_f060_rows_keep_the_key_that_they_were_written_under(
     assert [each.key for each in describe(pinned, _frames(slot))] == [("id",), ("code",)]
 
 
+def test_f060_whole_old_rows_have_the_key_of_now_whatever_columns_came_since(
+    conn: Connection, pinned: Connection
+) -> None:
+    conn.execute("CREATE TABLE item (id int PRIMARY KEY, v text)")
+    conn.execute("ALTER TABLE item REPLICA IDENTITY FULL")
+    slot = Slot.create(conn)
+    conn.execute("INSERT INTO item VALUES (1, 'a')")
+    conn.execute("ALTER TABLE item ADD w text")
+    conn.execute("INSERT INTO item VALUES (2, 'b', 'c')")
+    assert [each.key for each in describe(pinned, _frames(slot))] == [("id",), ("id",)]
+    conn.execute("ALTER TABLE item DROP CONSTRAINT item_pkey, ADD code serial PRIMARY KEY")
+    (first, *_), whole = _frames(slot), ("id", "v")
+    assert [each.key for each in describe(pinned, [first])] == [whole]
+
+
 def test_f060_renamed_table_keeps_the_name_that_its_rows_were_written_under(
     conn: Connection, pinned: Connection
 ) -> None:

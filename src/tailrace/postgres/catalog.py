@@ -101,8 +101,8 @@ class RelationCatalog:
     """What a Relation frame does not say.
 
     `key` is the table's `row_key`. `columns` are those that the stream carries, to be compared with
-    the frame's: if they differ, the catalog has moved on and must not be believed. `type_names`
-    holds the types that are not built in.
+    the frame's: if they differ, the catalog has moved on. `type_names` holds the types that are not
+    built in.
     """
 
     key: tuple[str, ...]
