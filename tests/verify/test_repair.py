@@ -67,6 +67,24 @@ def test_a_repair_carries_only_those_rows_and_says_so(database: Database, tmp_pa
         assert added.column("id").to_pylist() == [5]
 
 
+def test_a_table_that_gets_a_column_while_it_is_repaired_is_repaired_all_the_same(
+    database: Database, tmp_path: Path
+) -> None:
+    with flowing(database, tmp_path) as flow:
+        flow.deliver(FILL)
+        _plant(flow)
+        altered: list[None] = []
+
+        def alter() -> None:
+            if not altered:
+                altered.append(None)
+                flow.deliver("ALTER TABLE things ADD w int", "UPDATE things SET w = 1 WHERE id < 9")
+
+        result = flow.table(repair=True, watched=Watched(on_word=("waiting for stream", alter)))
+        assert result.equal, result.problem
+        assert flow.unlike() == []
+
+
 def test_a_history_keeps_what_it_had_and_opens_what_was_lost(
     database: Database, tmp_path: Path
 ) -> None:

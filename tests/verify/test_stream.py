@@ -9,7 +9,7 @@ from random import Random
 import psycopg
 import pytest
 
-from tailrace.errors import ConfigError, LogError, SinkError
+from tailrace.errors import ConfigError, LogError, SinkError, SourceError
 from tailrace.spark.selection import Selection
 from tailrace.verify import standing
 from tests.server import Database
@@ -210,6 +210,17 @@ def test_a_table_that_is_rewritten_meanwhile_is_compared_again(
         result = flow.table(watched=watched)
         assert (result.equal, result.source_rows) == (True, 1), result
         assert len(begun) == 2
+
+
+def test_a_session_that_is_lost_is_an_error_of_ours(database: Database, tmp_path: Path) -> None:
+    with flowing(database, tmp_path) as flow:
+        flow.deliver(FILL)
+        end = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                  WHERE application_name = 'tailrace_verify'"""
+        watched = Watched(on_word=("waiting for stream", lambda: flow.execute(end)))
+        with pytest.raises(SourceError) as caught:
+            flow.table(watched=watched)
+        assert caught.value.retry
 
 
 def test_what_cannot_be_compared_is_refused_with_the_reason(

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tailrace.decode import TableChanges, change_schema
 from tailrace.decode.arrays import Array, nulls
-from tailrace.errors import LogFenced, SinkError
+from tailrace.errors import LogFenced, SchemaError, SinkError
 from tailrace.failpoint import failpoint
 from tailrace.log import Reader
 from tailrace.model import Offset, Op, Origin
@@ -140,12 +140,19 @@ def _find(newest: BatchRecord, table: Taken) -> Taken | None:
 def repair_rows(
     rows: TableChanges, since: TableChanges | None, *, sequence: int, position: Offset
 ) -> TableChanges | None:
-    """The rows of a repair, as changes at `position`; None if there is nothing left to repair."""
+    """The rows of a repair, as changes at `position`; None if there is nothing left to repair.
+
+    Raises SchemaError(retry=True) if the table has another shape by then.
+    """
     relation = rows.relation
     every = rows.rows
     if since is not None:
         if is_op(since.rows, Op.TRUNCATE).any():
             return None
+        if since.relation.columns != relation.columns:
+            raise SchemaError(
+                f"{relation.qualified} has changed its shape since the snapshot", retry=True
+            )
         every = pa.concat_tables([every, _concerning(since, _keys(rows))])
     folded = fold(TableChanges(relation, every))
     written = folded.upserts

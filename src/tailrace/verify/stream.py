@@ -16,11 +16,13 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, Protocol
 
+import psycopg
+
 from tailrace.errors import ConfigError, LogError, SourceError, TailraceError
 from tailrace.log import Reader
 from tailrace.model import Lsn, Offset
 from tailrace.postgres.pattern import TablePattern
-from tailrace.postgres.session import Connection, connect
+from tailrace.postgres.session import Connection, connect, source_error
 from tailrace.postgres.snapshot import Patience, SnapshotHolder
 from tailrace.postgres.table_shape import TableShape, read_shape
 from tailrace.sinks.delta.place import escape
@@ -93,6 +95,12 @@ class Verification:
 
     def run(self) -> StreamResult:
         """Compare; raises TailraceError if nothing can be compared."""
+        try:
+            return self._run()
+        except psycopg.Error as error:
+            raise source_error(error) from error
+
+    def _run(self) -> StreamResult:
         began = time.time()
         if self._repairs is not None:
             self._repairs.finish_left_over()
