@@ -77,3 +77,19 @@ def test_f052_a_stream_that_upserts_a_table_without_a_key_is_told_so(
         assert sorted(each["severity"] for each in found) == severities
     (told,) = found
     assert told["subject"] == "public.events"
+
+
+def test_f061_a_where_on_what_old_rows_do_not_come_with_is_told(
+    project: Project, database: Database
+) -> None:
+    with database.connect() as admin:
+        admin.execute("CREATE TABLE orders (id int PRIMARY KEY, status text)")
+        admin.execute("CREATE TABLE whole (id int PRIMARY KEY, status text)")
+        admin.execute("ALTER TABLE whole REPLICA IDENTITY FULL")
+    every = "every: {sink: {type: delta}, where: id > 5}"
+    paid = "paid: {sink: {type: delta}, where: \"status = 'paid' AND id > 5\"}"
+    project.configure(database.dsn, more=f"streams: {{{every}, {paid}}}")
+    ended = project.run("check", "--json")
+    fix = 'ALTER TABLE "public"."orders" REPLICA IDENTITY FULL;'
+    assert findings(ended) == {"stream paid": ("warning", fix)}
+    assert ended.code == 0

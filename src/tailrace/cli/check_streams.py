@@ -1,34 +1,58 @@
-"""Do the streams ask for more than is captured?"""
+"""Do the streams ask for more than is captured, or than Postgres sends?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from tailrace.cli.config import Config, DeltaSink
+from tailrace.cli.config import Config, DeltaSink, Stream
 from tailrace.cli.wiring import selection
-from tailrace.postgres.catalog import tables_matching
-from tailrace.postgres.finding import Finding, blocker
+from tailrace.model import ReplicaIdentity
+from tailrace.postgres.catalog import TableInfo, tables_matching
+from tailrace.postgres.finding import Finding, blocker, warning
+from tailrace.postgres.quote import qualified, shown
 from tailrace.postgres.selection import Selection
+from tailrace.where import columns_of, parse_where
 
 if TYPE_CHECKING:
     from tailrace.postgres.session import Connection
 
 
 def stream_findings(conn: Connection, settings: Config) -> Iterator[Finding]:
-    """A stream that keeps rows as they are needs their updates and deletes."""
+    """What is told of each stream."""
     captured = selection(settings)
-    keyless = [
-        table
-        for table in tables_matching(conn, captured.patterns)
-        if captured.is_inserts_only(table)
-    ]
+    tables = tables_matching(conn, captured.patterns)
+    keyless = [table for table in tables if captured.is_inserts_only(table)]
+    whole = [table for table in tables if table not in keyless]
     for name, stream in settings.streams.items():
         asked = Selection(stream.tables)
-        taken = ", ".join(table.qualified for table in keyless if asked.means(table))
-        if taken and isinstance(stream.sink, DeltaSink) and stream.sink.mode != "append":
-            yield blocker(
+        yield from _without_key(name, stream, filter(asked.means, keyless))
+        yield from _without_old_row(name, stream, filter(asked.means, whole))
+
+
+def _without_key(name: str, stream: Stream, keyless: Iterable[TableInfo]) -> Iterator[Finding]:
+    """A stream that keeps rows as they are needs their updates and deletes."""
+    taken = ", ".join(table.qualified for table in keyless)
+    if taken and isinstance(stream.sink, DeltaSink) and stream.sink.mode != "append":
+        yield blocker(
+            f"stream {name}",
+            f"mode {stream.sink.mode} needs a key, and only inserts are captured of {taken}",
+            "give them a primary key, or a stream of their own with mode: append",
+        )
+
+
+def _without_old_row(name: str, stream: Stream, tables: Iterable[TableInfo]) -> Iterator[Finding]:
+    """Whether a row was in the stream before an update is known by what Postgres sends of it."""
+    if stream.where is None:
+        return
+    deciding = columns_of(parse_where(stream.where))
+    for table in tables:
+        unsent = sorted(deciding & {*table.columns} - {*table.identity_columns})
+        if unsent and table.identity is not ReplicaIdentity.FULL:
+            yield warning(
                 f"stream {name}",
-                f"mode {stream.sink.mode} needs a key, and only inserts are captured of {taken}",
-                "give them a primary key, or a stream of their own with mode: append",
+                f"where decides by {', '.join(unsent)}, which old rows of {table.qualified} do not "
+                "come with: a row that is out after an update is told as deleted, also if it never "
+                "was in; and the stream stops at an update that leaves a large value there alone",
+                shown("ALTER TABLE {} REPLICA IDENTITY FULL;", qualified(table.schema, table.name)),
             )
