@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from tailrace.errors import LogFenced, SchemaError, SinkError, TailraceError
 from tailrace.log import Base, layout
-from tailrace.log.retention import reader_positions
+from tailrace.log.bases import newest_bases
+from tailrace.log.retention import RetentionPolicy, reader_positions, retain
 from tailrace.model import Lsn
 from tailrace.sinks import Load
 from tailrace.spark.selection import EVERYTHING
@@ -345,6 +346,31 @@ def test_base_that_vanishes_while_it_is_read_is_tried_again(log: MadeLog) -> Non
     with pytest.raises(TailraceError, match="is gone") as caught:
         list(base_rows(log.store, base, EVERYTHING))
     assert caught.value.retry
+
+
+def test_f093_base_that_is_folded_while_another_is_loaded_is_not_read_from_where_it_stood(
+    log: MadeLog,
+) -> None:
+    """Retention keeps what follows the newest bases, and by then has dropped the rest."""
+    orders, items = _filled(Table()), _filled(Table(ITEMS))
+    log.base_of(orders)
+    for key in range(20, 24):
+        log.insert(orders, key)
+    log.base_of(items)
+    Run(log.store, WatchedSink(), patterns=["public.others"]).to_end()
+
+    class Slow(WatchedSink):
+        def load(self, load: Load, rows: Iterable[pa.Table]) -> None:
+            super().load(load, rows)
+            if load.relation == items.relation:
+                log.base_of(orders, folded_from=newest_bases(log.store)[16_400].generation)
+                log.insert(orders, 30)
+                log.insert(orders, 31)
+                retain(log.store, RetentionPolicy(bytes_max=0), now_s=0.0)
+
+    sink = Slow()
+    assert Run(log.store, sink).to_end() == log.end
+    assert rows_of(sink) == orders.rows
 
 
 def test_rows_of_a_base_come_in_order_and_in_pieces(log: MadeLog) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pyarrow as pa
 
 from tailrace.log import Base
-from tailrace.log.bases import newest_bases, read_base
+from tailrace.log.bases import newest_bases, newest_positions, read_base
 from tailrace.spark.selection import Selection
 from tailrace.storage import ObjectMissing, Store
 from tailrace.streams.delivery import Delivery
@@ -48,6 +48,9 @@ def load_due(
     # Again afterwards: while bases were loaded, newer ones may have been completed.
     while due := due_loads(newest_bases(store), delivery.tables, patterns):
         for base in due:
+            if newest_positions(store).get(base.relation.oid) != base.position:
+                # Outdone while another was loaded: the log may not have what follows it any more.
+                break
             _load(delivery, store, base, selection, stop)
 
 
