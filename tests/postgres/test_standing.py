@@ -43,8 +43,16 @@ UNSTREAMED = {
         "ALTER TABLE plain ALTER at TYPE timestamptz",
         "column at has another type",
     ),
-    "renamed label": ("ALTER TYPE mood RENAME VALUE 'calm' TO 'serene'", "a label of an enum was"),
-    "renamed label inside": ("ALTER TYPE deep_mood RENAME VALUE 'a' TO 'b'", "a label of an enum"),
+    "renamed label": ("ALTER TYPE mood RENAME VALUE 'calm' TO 'serene'", "a type that its columns"),
+    "renamed label inside": ("ALTER TYPE deep_mood RENAME VALUE 'a' TO 'b'", "a type that its"),
+    "new attribute": (
+        "ALTER TYPE pair ADD ATTRIBUTE third int",
+        "a type that its columns are made",
+    ),
+    "dropped attribute": (
+        "ALTER TYPE pair DROP ATTRIBUTE first",
+        "a type that its columns are made",
+    ),
     "other key": (
         "ALTER TABLE plain DROP CONSTRAINT plain_pkey, ADD PRIMARY KEY (v)",
         "its key was id and is now v",
@@ -65,6 +73,7 @@ HARMLESS = {
     "later default": "ALTER TABLE plain ALTER v SET DEFAULT 'x'",
     "generated column": "ALTER TABLE plain ADD c int GENERATED ALWAYS AS (id) STORED",
     "rows": "INSERT INTO root VALUES (1), (71); DELETE FROM root; UPDATE plain SET v = 'b'",
+    "renamed attribute": "ALTER TYPE pair RENAME ATTRIBUTE first TO one",
     "new label": "ALTER TYPE mood ADD VALUE 'new' BEFORE 'calm'",
     "same key": "ALTER TABLE plain DROP CONSTRAINT plain_pkey, ADD PRIMARY KEY (id)",
     "any length": "ALTER TABLE plain ALTER v TYPE text",

@@ -3,10 +3,11 @@
 Postgres streams rows as they are written. It does not stream the rows that a partition brings along
 when it is attached, nor those that vanish when one is detached, dropped or truncated; nor values
 that DDL gives to rows that exist: the default of a new column, another type, a column under the
-name of another, another name for a label of an enum. Nor can a target take rows under another key
-than it has. All of these leave traces in the catalog, which two looks at it show, together with the
-shapes in which rows were streamed between the two: here is the comparison. It may take something
-harmless for such a change, a TRUNCATE of all partitions for one, but not the other way round.
+name of another, another label of an enum, another attribute of a composite. Nor can a target take
+rows under another key than it has. All of these leave traces in the catalog, which two looks at it
+show, together with the shapes in which rows were streamed between the two: here is the comparison.
+It may take something harmless for such a change, a TRUNCATE of all partitions for one, but not the
+other way round.
 """
 
 from __future__ import annotations
@@ -55,8 +56,9 @@ class StandingLeaf:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One look at one table. `key` is by what its rows are known downstream; `labels` are those of
-    the enums that its columns are made of, by oid, each as a hash.
+    """One look at one table. `key` is by what its rows are known downstream. `makeup` is what the
+    text of a value depends on beside it, each as an oid and a hash: the labels of the enums and the
+    attributes of the composites that its columns are made of.
     """
 
     oid: int
@@ -65,7 +67,7 @@ class Standing:
     columns: tuple[StandingColumn, ...]
     leaves: tuple[StandingLeaf, ...]
     key: tuple[str, ...] = ()
-    labels: tuple[tuple[int, int], ...] = ()
+    makeup: tuple[tuple[int, int], ...] = ()
 
     def to_dict(self) -> dict[str, object]:
         """As JSON."""
@@ -81,7 +83,7 @@ class Standing:
             columns=tuple(StandingColumn(**column) for column in value["columns"]),
             leaves=tuple(StandingLeaf(**leaf) for leaf in value["leaves"]),
             key=tuple(value["key"]),
-            labels=tuple((oid, text_hash) for oid, text_hash in value["labels"]),
+            makeup=tuple((part, made_of) for part, made_of in value["makeup"]),
         )
 
 
@@ -132,8 +134,8 @@ SELECT c.oid::bigint, n.nspname || '.' || c.relname, c.relkind = 'p', columns.*,
 """
 
 
-# A label keeps its oid when it is renamed. Enums may be inside of arrays, domains, ranges and rows.
-_LABELS: Final = """
+# A label keeps its oid when it is renamed. Types may be inside of arrays, domains, ranges and rows.
+_MAKEUP: Final = """
 WITH RECURSIVE used (root, oid) AS (
     SELECT a.attrelid, a.atttypid
       FROM pg_attribute AS a
@@ -155,6 +157,13 @@ WITH RECURSIVE used (root, oid) AS (
 )
 SELECT used.root::bigint, e.oid::bigint, hashtextextended(e.enumlabel::text, 0)
   FROM used JOIN pg_enum AS e ON e.enumtypid = used.oid
+ UNION ALL
+SELECT used.root::bigint, t.typrelid::bigint, hashtextextended(string_agg(
+           format('%%s %%s', a.attnum, a.atttypid), ',' ORDER BY a.attnum), 0)
+  FROM used
+  JOIN pg_type AS t ON t.oid = used.oid
+  JOIN pg_attribute AS a ON a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+ GROUP BY used.root, t.typrelid
  ORDER BY 1, 2
 """
 
@@ -162,9 +171,9 @@ SELECT used.root::bigint, e.oid::bigint, hashtextextended(e.enumlabel::text, 0)
 def read_standings(conn: Connection, oids: Sequence[int]) -> list[Standing]:
     """How those of the tables stand that still exist."""
     keys = {table.oid: table.row_key for table in read_tables(conn, oids)}
-    labels: dict[int, list[tuple[int, int]]] = {}
-    for root, oid, text_hash in conn.execute(_LABELS, (list(oids),)):
-        labels.setdefault(root, []).append((oid, text_hash))
+    makeup: dict[int, list[tuple[int, int]]] = {}
+    for root, part, made_of in conn.execute(_MAKEUP, (list(oids),)):
+        makeup.setdefault(root, []).append((part, made_of))
     return [
         Standing(
             oid=oid,
@@ -173,7 +182,7 @@ def read_standings(conn: Connection, oids: Sequence[int]) -> list[Standing]:
             columns=tuple(map(StandingColumn, *(part or () for part in parts[:6]))),
             leaves=tuple(map(StandingLeaf, *(part or () for part in parts[6:]))),
             key=keys[oid],
-            labels=tuple(labels.get(oid, ())),
+            makeup=tuple(makeup.get(oid, ())),
         )
         for oid, name, is_partitioned, *parts in conn.execute(_STANDINGS, (list(oids),))
         if oid in keys
@@ -193,9 +202,8 @@ def unstreamed(conn: Connection, before: Standing, now: Standing) -> str:
     if {*before.key} != {*now.key}:
         was, is_now = (", ".join(look.key) or "none" for look in (before, now))
         return f"its key was {was} and is now {is_now}"
-    renamed = {oid for oid, _ in {*now.labels} - {*before.labels}} & {o for o, _ in before.labels}
-    if renamed:
-        return "a label of an enum was renamed"
+    if {part for part, _ in {*before.makeup} - {*now.makeup}} & {part for part, _ in now.makeup}:
+        return "a type that its columns are made of was altered"
     is_rewritten = [leaf.filenode for leaf in before.leaves] != [x.filenode for x in now.leaves]
     return next(_columns(before.columns, now.columns, is_rewritten=is_rewritten), "")
 
