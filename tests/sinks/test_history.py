@@ -247,6 +247,43 @@ def test_any_split_into_batches_and_loads_gives_the_same_versions(
 
 
 @settings(
+    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    before=st.lists(ACTIONS, max_size=12),
+    since=st.lists(st.lists(ACTIONS, max_size=12), max_size=3),
+    identity=st.sampled_from([ReplicaIdentity.DEFAULT, ReplicaIdentity.FULL]),
+)
+def test_load_that_comes_any_number_of_batches_late_gives_the_same_versions(
+    tmp_path: Path,
+    before: list[tuple[Any, ...]],
+    since: list[list[tuple[Any, ...]]],
+    identity: ReplicaIdentity,
+) -> None:
+    source = Source(relation(key=("id", "part"), identity=identity))
+    chronicle = Chronicle(source)
+    lake = DeltaHarness(str(tmp_path / uuid4().hex), None, HISTORY)
+    for action in before:
+        act(source, action)
+    lake.sink.prepare(source.relation)
+    lake.sink.write(batch_of(0, chronicle.take()))
+    source.lsn += 8
+    chronicle.load()
+    load, base = load_of(10, source), source.base()
+    later = []
+    for sequence, actions in enumerate(since, start=1):
+        for action in actions:
+            act(source, action)
+        later.append(chronicle.take())
+        lake.sink.write(batch_of(sequence, later[-1]))
+    lake.sink.load(load, base)
+    for sequence, changes in enumerate(later, start=11):
+        lake.sink.write(batch_of(sequence, changes))
+    assert found(lake, source, ENDS) == chronicle.rows()
+    lake.close()
+
+
+@settings(
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(batches=st.lists(st.lists(ACTIONS, max_size=12), max_size=5))

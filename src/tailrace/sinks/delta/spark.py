@@ -111,6 +111,8 @@ class SparkEngine:
         session.conf.set("spark.databricks.delta.commitInfo.userMetadata", commit.note)
         # As many rows become one task and one file; the default would make hundreds of small ones.
         session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", _ROWS_PER_TASK)
+        # Else a session that is set up otherwise would keep rows of a truncated table.
+        session.conf.set("spark.sql.sources.partitionOverwriteMode", "static")
         _keep_timestamps(session)
         return session
 
