@@ -20,6 +20,9 @@ logger = logging.getLogger(__name__)
 
 TURN_S: Final = 60.0
 
+_ERRORS: Final = (TailraceError, PySparkException)
+"""What may go wrong with one table alone."""
+
 
 class Upkeep:
     """One pipeline's thread."""
@@ -44,7 +47,7 @@ class Upkeep:
         while not self._stop.is_set():
             try:
                 self.turn(time.time())
-            except (TailraceError, PySparkException, Py4JError, ConnectionError) as error:
+            except (*_ERRORS, Py4JError, ConnectionError) as error:
                 self._say_once("", str(error).partition("\n")[0])
             self._stop.wait(self._turn_s)
 
@@ -55,8 +58,8 @@ class Upkeep:
                 return
             try:
                 reasons = [outcome.reason for outcome in self._compactor.compact({table})]
-            except TailraceError as error:
-                reasons = [str(error)]
+            except _ERRORS as error:
+                reasons = [str(error).partition("\n")[0]]
             self._say_once(table, "; ".join(filter(None, reasons)))
 
     def _say_once(self, table: str, reason: str) -> None:
