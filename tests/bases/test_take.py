@@ -18,7 +18,7 @@ from tailrace.bases.runner import ThreadRunner
 from tailrace.bases.stretch import Stretch
 from tailrace.compaction import Compactor
 from tailrace.compaction import Outcome as Folded
-from tailrace.errors import ConfigError, SourceError
+from tailrace.errors import ConfigError, SourceError, TailraceError
 from tailrace.log import BaseOrigin
 from tailrace.log.bases import newest_bases, newest_positions
 from tailrace.postgres.session import connect
@@ -278,9 +278,44 @@ def test_a_snapshot_that_is_held_for_too_long_is_given_up(
     database: Database, source: psycopg.Connection, store: FileStore
 ) -> None:
     with captured(database, store, source, "t"):
-        with pytest.raises(SourceError, match="vacuum could clean up nothing"):
-            take(database.dsn, store, limits=replace(PATIENT, snapshot_s=-1.0))
+        (result,) = take(database.dsn, store, limits=replace(PATIENT, snapshot_s=-1.0))
+        assert "vacuum could clean up nothing" in str(result.error)
         assert newest_positions(store) == {}
+
+
+class Refusing(ThreadRunner):
+    """Cannot read one of the tables."""
+
+    def __init__(self, oid: int, error: TailraceError) -> None:
+        super().__init__()
+        self._oid = oid
+        self._error = error
+
+    def run(self, reading: Reading, store: Store, stretches: Sequence[Stretch]) -> list[Outcome]:
+        if self._oid in reading.columns:
+            raise self._error
+        return super().run(reading, store, stretches)
+
+
+@pytest.mark.parametrize("retry", [False, True])
+def test_a_table_that_cannot_be_read_does_not_keep_the_others_from_their_bases(
+    database: Database,
+    source: psycopg.Connection,
+    store: FileStore,
+    monkeypatch: pytest.MonkeyPatch,
+    retry: bool,
+) -> None:
+    monkeypatch.setattr("tailrace.bases.take.GROUP_BYTES_MAX", 0)
+    source.execute("CREATE TABLE other AS SELECT 1 AS id")
+    source.execute("ALTER TABLE other ADD PRIMARY KEY (id)")
+    with captured(database, store, source, "t", "other"):
+        bad, good = (oid_of(source, name) for name in ("t", "other"))
+        runner = Refusing(bad, TailraceError("it takes too long", retry=retry))
+        results = take(database.dsn, store, bad, good, runner=runner)
+    assert {result.table: str(result.error) for result in results} == {
+        "public.t": "it takes too long",
+        "public.other": "None",
+    }
 
 
 def test_a_base_of_another_database_is_never_put_into_the_log(

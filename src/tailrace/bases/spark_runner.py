@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tailrace.bases.reading import Failure, Outcome, Reading, read_stretches
 from tailrace.bases.stretch import Stretch
+from tailrace.errors import TailraceError
 from tailrace.log import BasePart
 from tailrace.spark.planning import worker_store
 from tailrace.storage import Store
@@ -47,7 +49,11 @@ class SparkRunner:
         # Of this thread alone; `interruptTag` of a classic session does not find Python's jobs.
         self._spark.sparkContext.setJobGroup(self._group, "tailrace base", interruptOnCancel=True)
         read = _task(reading, store.url, tuple(stretches))
-        rows = numbers.mapInArrow(read, "outcome string").collect()
+        try:
+            rows = numbers.mapInArrow(read, "outcome string").collect()
+        except PySparkException as error:
+            reason = str(error).partition("\n")[0]
+            raise TailraceError(f"the tasks of a base failed: {reason}", retry=True) from error
         return [_from_json(row.outcome) for row in rows]
 
     def cancel(self) -> None:

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -82,7 +82,7 @@ class BaseTaker:
             try:
                 group = self._take_group(left)
             except TailraceError as error:
-                # The snapshot was lost: the tables that it was for start again.
+                # There was no snapshot: the tables that it was for start again.
                 if self._stop.is_set() or not error.retry or tries[left[0]] >= TRIES_MAX:
                     raise
                 logger.warning("base interrupted, starting again error=%s", error)
@@ -118,12 +118,21 @@ class BaseTaker:
                     show=self._show,
                     go_on=self._go_on,
                 )
-                results = Group(around, holder, snapshot).take(chosen)
+                results = self._read(Group(around, holder, snapshot), chosen)
                 # While we are alone: another's unfinished parts are not ours to delete.
                 delete_unfinished(self._store, [each.oid for each in results])
             except psycopg.Error as error:
                 raise source_error(error) from error
         return results
+
+    def _read(self, group: Group, chosen: Mapping[int, str]) -> list[TableResult]:
+        """What keeps these tables from being read must not keep the others waiting."""
+        try:
+            return group.take(list(chosen))
+        except TailraceError as error:
+            if self._stop.is_set():
+                raise
+            return [TableResult(oid, name, error=error) for oid, name in chosen.items()]
 
     def _be_alone(self, conn: Connection) -> None:
         """Two at once would read everything twice. A session of ours that has just been closed is
@@ -166,21 +175,24 @@ class BaseTaker:
             raise SourceError("told to stop", retry=True)
 
 
+# The tree of a table that has no partitions is empty; a partitioned one has no size of its own.
 _SIZE: Final = """
-SELECT coalesce(sum(pg_table_size(relid)), 0)::bigint FROM pg_partition_tree(%s::oid::regclass)
+SELECT (coalesce(pg_table_size(%(oid)s::oid::regclass), 0)
+        + coalesce(sum(pg_table_size(relid)), 0))::bigint
+  FROM pg_partition_tree(%(oid)s::oid::regclass)
 """
 
 
-def _group(conn: Connection, oids: Sequence[int]) -> list[int]:
-    """The first tables, as many as share a snapshot."""
-    living = {table.oid for table in read_tables(conn, oids)}
-    chosen: list[int] = []
+def _group(conn: Connection, oids: Sequence[int]) -> dict[int, str]:
+    """The first tables, as many as share a snapshot, by oid, with their names."""
+    living = {table.oid: table.qualified for table in read_tables(conn, oids)}
+    chosen: dict[int, str] = {}
     size = 0
     for oid in oids:
-        row = conn.execute(_SIZE, (oid,)).fetchone() if oid in living else (0,)
+        row = conn.execute(_SIZE, {"oid": oid}).fetchone() if oid in living else (0,)
         assert row is not None
         size += int(row[0])
         if chosen and size > GROUP_BYTES_MAX:
             break
-        chosen.append(oid)
+        chosen[oid] = living.get(oid, str(oid))
     return chosen
