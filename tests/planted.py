@@ -449,4 +449,25 @@ MUTANTS: Final = (
         "rest > _HEADER_BYTES",
         ("tests/postgres/test_wire.py",),
     ),
+    Mutant(
+        "a fold crosses a change of the key",
+        "compaction/range.py",
+        " and {*newer.key} == {*older.key}",
+        "",
+        COMPACTION,
+    ),
+    Mutant(
+        "a fold hides the base that was read meanwhile",
+        "compaction/compactor.py",
+        "if self._was_read_anew(base):",
+        "if False:",
+        COMPACTION,
+    ),
+    Mutant(
+        "a base that is outdone is loaded as it stood",
+        "streams/preparing.py",
+        "if newest_positions(store).get(base.relation.oid) != base.position:",
+        "if False:",
+        LOADS,
+    ),
 )
