@@ -180,6 +180,10 @@ class PlainWire:
         What looks like the beginning of a message nearly always is one. If each of them ends where
         the next one begins, they are all there are; else they are followed one by one.
         """
+        if self._filled < self._wanted:
+            # Only one message has begun. Looking through all of it whenever a piece of it comes
+            # would take longer than the pieces do.
+            return np.zeros(1, dtype=np.int64)
         data = self._buffer[: self._filled]
         likely = np.flatnonzero(data[: -_HEADER_BYTES - 1] == _COPY_DATA)
         likely = likely[data[likely + 1] == 0]
@@ -222,7 +226,7 @@ class PlainWire:
         message = self._buffer[start:stop].tobytes()
         if message[:1] in _PASSING:
             rest = self._buffer[stop : self._filled].copy()
-            self._filled = start + len(rest)
+            self._filled, self._wanted = start + len(rest), 0
             self._buffer[start : self._filled] = rest
             return True
         self._filled = start
