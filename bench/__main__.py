@@ -17,7 +17,19 @@ from typing import Final
 
 from rich.console import Console
 
-from bench import base, capture, decode, growth, latency, pipeline, upsert, verify
+from bench import (
+    base,
+    capture,
+    decode,
+    drain,
+    growth,
+    handover,
+    latency,
+    pipeline,
+    trigger_overhead,
+    upsert,
+    verify,
+)
 from bench.child import ProgramFailed
 from bench.machine import Machine, limited_to_cores, look_at_machine, server_version, versions
 from bench.options import ROOT, Options
@@ -29,10 +41,13 @@ BENCHMARKS: Final[dict[str, Callable[[Workbench], Report]]] = {
     "capture": capture.run,
     "latency": latency.run,
     "decode": decode.run,
+    "drain": drain.run,
     "pipeline": pipeline.run,
     "growth": growth.run,
     "upsert": upsert.run,
     "verify": verify.run,
+    "handover": handover.run,
+    "trigger_overhead": trigger_overhead.run,
 }
 
 

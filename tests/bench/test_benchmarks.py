@@ -8,7 +8,18 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bench import base, capture, decode, growth, latency, pipeline, upsert, verify
+from bench import (
+    base,
+    capture,
+    decode,
+    drain,
+    growth,
+    latency,
+    pipeline,
+    trigger_overhead,
+    upsert,
+    verify,
+)
 from bench.debezium import Unavailable
 from bench.machine import look_at_machine
 from bench.options import Options
@@ -28,7 +39,11 @@ def workbench(postgres: Server, tmp_path: Path) -> Workbench:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "run", [base.run, capture.run, latency.run, decode.run, growth.run, upsert.run, verify.run]
+    "run",
+    [
+        *(base.run, capture.run, latency.run, decode.run, drain.run, growth.run, upsert.run),
+        *(verify.run, trigger_overhead.run),
+    ],
 )
 def test_benchmark_measures_every_line(
     run: Callable[[Workbench], Report], workbench: Workbench

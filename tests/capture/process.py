@@ -7,11 +7,22 @@ import logging
 import signal
 import sys
 import threading
+from typing import Any
 
-from tailrace.capture import Daemon, Limits, Metrics, housekeeping
+from tailrace.capture import Daemon, Limits, Metrics, drain_leader, housekeeping
+from tailrace.capture.modes import CaptureMode, HybridSettings, TableRules
 from tailrace.log.merge import MergePolicy
 from tailrace.storage import open_store
 from tests.capture.running import settings
+
+
+def _hybrid(value: dict[str, Any]) -> HybridSettings:
+    of_some = [(pattern, _rules(rules)) for pattern, rules in value["of_some"]]
+    return HybridSettings(_rules(value["rules"]), of_some, value["poll_interval_s"])
+
+
+def _rules(value: dict[str, Any]) -> TableRules:
+    return TableRules(**{**value, "mode": CaptureMode(value["mode"])})
 
 
 def main(argument: str) -> None:
@@ -19,8 +30,13 @@ def main(argument: str) -> None:
     told = json.loads(argument)
     logging.basicConfig(level=logging.INFO, format="%(process)d %(name)s %(message)s")
     # All that happens now and then happens often, so that it can be killed in the middle.
-    for interval in ("TABLES_INTERVAL_S", "LOG_INTERVAL_S", "RETENTION_INTERVAL_S"):
-        setattr(housekeeping, interval, 0.2)
+    often = {
+        housekeeping: ("TABLES_INTERVAL_S", "LOG_INTERVAL_S", "RETENTION_INTERVAL_S"),
+        drain_leader: ("DETECT_INTERVAL_S",),
+    }
+    for module, intervals in often.items():
+        for interval in intervals:
+            setattr(module, interval, 0.2)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     daemon = Daemon(
@@ -30,6 +46,7 @@ def main(argument: str) -> None:
             limits=Limits(**told["limits"]),
             sender_timeout_s=told["sender_timeout_s"],
             merge=MergePolicy(**told["merge"]),
+            hybrid=_hybrid(told["hybrid"]),
         ),
         open_store(told["log_url"]),
         metrics=Metrics("main"),

@@ -9,9 +9,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,6 +19,7 @@ from typing import Self
 import psycopg
 
 from tailrace.capture import Daemon, Duties, Limits, Metrics, Settings
+from tailrace.capture.modes import CaptureMode, HybridSettings, TableRules
 from tailrace.log import Reader
 from tailrace.log.merge import MergePolicy
 from tailrace.model import Lsn
@@ -47,6 +48,7 @@ def settings(
     limits: Limits = FAST,
     sender_timeout_s: int = 15,
     merge: MergePolicy | None = None,
+    hybrid: HybridSettings | None = None,
 ) -> Settings:
     """What capture is told in a test."""
     duties = Duties(
@@ -55,8 +57,33 @@ def settings(
         selection=Selection(list(tables) or ["public.*"], inserts_only),
         heartbeat_interval_s=1.0,
         merge=merge or MergePolicy(),
+        hybrid=hybrid or HybridSettings(),
     )
     return Settings(duties, limits, sender_timeout_s)
+
+
+def hybrid(
+    mode: str = "auto",
+    *,
+    poll_interval_s: float = 0.05,
+    tables: Mapping[str, str] | None = None,
+    lock_timeout_ms: int = 200,
+    transition_timeout_s: float = 300.0,
+    shadow_s: float = 0.0,
+    auto_replica_identity: bool = False,
+) -> HybridSettings:
+    """How tables are captured in a test; `tables` gives some of them a mode of their own."""
+    rules = TableRules(
+        mode=CaptureMode(mode),
+        transition_timeout_s=transition_timeout_s,
+        auto_replica_identity=auto_replica_identity,
+        lock_timeout_ms=lock_timeout_ms,
+        shadow_s=shadow_s,
+    )
+    of_some = [
+        (pattern, replace(rules, mode=CaptureMode(own))) for pattern, own in (tables or {}).items()
+    ]
+    return HybridSettings(rules, of_some, poll_interval_s)
 
 
 def wait_until(is_so: Callable[[], object], *, patience_s: float = PATIENCE_S) -> None:
@@ -112,6 +139,11 @@ class Running:
         )
         assert found is not None
         return found
+
+    def tables(self, mode: str) -> float:
+        """How many tables it shows in this mode."""
+        labels = {"source": "main", "mode": mode}
+        return self.metrics.registry.get_sample_value("tailrace_capture_tables", labels) or 0.0
 
     def wait_for_stream(self) -> None:
         """Until it streams, and has sent its first status."""
@@ -186,6 +218,7 @@ class CaptureProcess:
                 "limits": asdict(told.limits),
                 "merge": asdict(told.duties.merge),
                 "sender_timeout_s": told.sender_timeout_s,
+                "hybrid": asdict(told.duties.hybrid),
                 "log_url": log_url,
             }
         )

@@ -237,6 +237,9 @@ def test_f033_a_slot_in_use_elsewhere_is_waited_for(
 ) -> None:
     with Running(settings(database.dsn), store) as first:
         first.wait_for_stream()
+    # The server takes a moment to see that a session has ended.
+    query = "SELECT active FROM pg_replication_slots WHERE slot_name = %s"
+    wait_until(lambda: source.execute(query, [NAMES.slot]).fetchone() == (False,))
     with streaming(database.dsn, NAMES.slot, application_name="somebody"):
         capture = Running(first.told, store)
         capture.__enter__()

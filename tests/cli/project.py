@@ -137,13 +137,14 @@ class Project:
         tables: Sequence[str] = ("public.*",),
         log: str = "file:log",
         source: str = "test",
+        mode: str = "wal",
         more: str = "",
     ) -> None:
         """Write the configuration."""
         told: dict[str, object] = {
             "source": {"name": source, "dsn": dsn},
             "log": {"url": log},
-            "capture": {"tables": list(tables)},
+            "capture": {"mode": mode, "tables": list(tables)},
         }
         lines = [f"{key}: {json.dumps(value)}" for key, value in told.items()]
         self.config.write_text("\n".join([*lines, more]))

@@ -62,6 +62,15 @@ def test_every_key_can_be_written() -> None:
           tables: [public.orders, "sales.*"]
           heartbeat_interval: 500ms
           receive_timeout: 1m
+          poll_interval: 1s
+          wal_transition_timeout: 10m
+          auto_replica_identity: true
+          lock_timeout: 100ms
+          max_handover_lag: 1MiB
+          shadow: 60s
+          table_settings:
+            public.orders: {mode: trigger, lock_timeout: 50ms}
+            sales.*: {auto_replica_identity: false, shadow: 5s}
           metrics_port: 9108
         spark: {master: "spark://host:7077", packages: [a:b:1], settings: {spark.ui.enabled: false}}
         streams:
@@ -194,12 +203,31 @@ MISTAKES = {
         'streams.a.sink.type "kinesis" must be one of delta, console, memory',
         "",
     ),
-    "mode of a later version": (
-        "capture: {mode: trigger}",
-        'capture.mode "trigger" is not available in this version',
-        "use auto or wal",
+    "unknown mode": (
+        "capture: {mode: fast}",
+        "capture.mode \"fast\" must be 'auto', 'wal' or 'trigger'",
+        "",
     ),
-    "unknown mode": ("capture: {mode: fast}", "capture.mode \"fast\" must be 'auto' or 'wal'", ""),
+    "unknown mode of a table": (
+        "capture: {table_settings: {public.a: {mode: fast}}}",
+        "capture.table_settings.public.a.mode \"fast\" must be 'auto', 'wal' or 'trigger'",
+        "",
+    ),
+    "settings of what is no table": (
+        "capture: {table_settings: {orders: {mode: wal}}}",
+        "is not a table pattern",
+        "schema.table",
+    ),
+    "lock timeout past deadlock detection": (
+        "capture: {lock_timeout: 2s}",
+        'capture.lock_timeout "2s" must be from 1ms to below 1s',
+        "deadlocks",
+    ),
+    "no pause between drains": (
+        "capture: {poll_interval: 0s}",
+        'capture.poll_interval "0s" must be longer than nothing',
+        "",
+    ),
     "syntax": ("source:\n  name: a: b\n", "tailrace.yaml:2: not valid YAML at column 10", "quotes"),
     "unclosed list": ("capture: {tables: [a.b\n", "tailrace.yaml:2: not valid YAML", ""),
     "tab": ("source:\n\tname: a\n", "tailrace.yaml:2: the line is indented with a tab", "spaces"),

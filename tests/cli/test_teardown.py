@@ -61,3 +61,22 @@ def test_after_all_is_gone_a_new_log_begins(project: Project, database: Database
             admin.execute("INSERT INTO t VALUES (2)")
             project.await_captured(admin)
     assert project.run("log", "cat").json["id"] == 2
+
+
+def test_triggers_and_their_schemas_go_with_the_last_source(
+    project: Project, database: Database
+) -> None:
+    schemas = "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'tailrace%'"
+    triggers = "SELECT count(*) FROM pg_trigger WHERE tgname LIKE 'tailrace%'"
+    with database.connect() as admin:
+        admin.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        project.configure(database.dsn, mode="trigger")
+        with project.running("capture") as capture:
+            capture.await_line("table taken up by triggers table=public.t")
+            admin.execute("INSERT INTO t VALUES (1)")
+            assert capture.stop().code == 0, capture.text
+        assert admin.execute(triggers).fetchone() == (2,)
+        assert project.run("teardown", "--yes", "--log").code == 0
+        assert admin.execute(triggers).fetchone() == (0,)
+        assert admin.execute(schemas).fetchone() == (0,)
+        assert made(admin) == 0

@@ -121,7 +121,7 @@ def test_a_store_that_hangs_does_not_hold_up_writers_for_long(
     app: Connection,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tailrace.postgres.add_table.BEFORE_COMMIT_MS_MAX", 100)
+    monkeypatch.setattr("tailrace.postgres.table_lock.HELD_MS_MAX", 100)
 
     def hang(_: Fingerprint) -> None:
         query = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s"

@@ -116,4 +116,5 @@ def test_a_stream_that_retention_has_passed_needs_a_person() -> None:
 @pytest.mark.parametrize("state", list(State))
 def test_it_is_healthy_if_somebody_captures_or_nobody_has_yet(state: State) -> None:
     report = Report(SourceReport("slot", state), LogReport("url"), (StreamReport("lake"),))
-    assert report.is_healthy == (state in (State.NOT_BEGUN, State.STREAMING))
+    is_well = state in (State.NOT_BEGUN, State.STREAMING, State.DRAINING)
+    assert report.is_healthy == is_well

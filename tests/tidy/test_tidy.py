@@ -16,8 +16,8 @@ SOURCE = ROOT / "src"
 
 LAYERS = [
     *("errors", "failpoint", "backoff", "model"),
-    *("postgres", "storage", "log", "capture", "decode", "where"),
-    *("spark", "bases", "sinks", "compaction", "streams", "verify", "control", "status", "cli"),
+    *("postgres", "control", "storage", "log", "capture", "decode", "where"),
+    *("spark", "bases", "sinks", "compaction", "streams", "verify", "status", "cli"),
 ]
 """A module imports from its own layer and earlier ones."""
 

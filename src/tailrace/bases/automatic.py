@@ -23,11 +23,11 @@ from pyspark.errors import PySparkException
 from tailrace.backoff import Backoff
 from tailrace.bases.group import TableResult
 from tailrace.bases.take import BaseTaker
+from tailrace.control.captured import captured_tables
 from tailrace.errors import TailraceError
 from tailrace.log import read_genesis
 from tailrace.log.bases import newest_positions
 from tailrace.log.wanted import wanted_bases
-from tailrace.postgres.publication import published_tables
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.session import connect, source_error
 from tailrace.storage import Store
@@ -44,18 +44,17 @@ STOP_S: Final = 20.0
 
 
 def tables_in_want(dsn: str, names: SourceNames, store: Store) -> list[int]:
-    """The oids of published tables that have no complete base, or need a newer one; raises
+    """The oids of captured tables that have no complete base, or need a newer one; raises
     SourceError.
     """
     try:
         with connect(dsn) as conn:
-            published = published_tables(conn, names)
+            captured = captured_tables(conn, names)
     except psycopg.Error as error:
         raise source_error(error) from error
     newest = newest_positions(store)
     wanted = wanted_bases(store, newest)
-    oids = [member.relation_oid for member in published]
-    return [oid for oid in oids if oid not in newest or oid in wanted]
+    return [each.oid for each in captured if each.oid not in newest or each.oid in wanted]
 
 
 @dataclass(slots=True)

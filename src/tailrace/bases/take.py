@@ -22,6 +22,7 @@ from tailrace.bases.group import HOLDER_NAME, Group, Surroundings, TableResult
 from tailrace.bases.progress import BaseProgress
 from tailrace.bases.runner import Runner
 from tailrace.bases.watching import Limits
+from tailrace.capture.lent_snapshot import snapshot_holder
 from tailrace.errors import ConfigError, SourceError, TailraceError
 from tailrace.failpoint import failpoint
 from tailrace.log import Reader, SourceIdentity, read_genesis
@@ -31,7 +32,7 @@ from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.replication import lock_key
 from tailrace.postgres.server import read_server
 from tailrace.postgres.session import Connection, source_error
-from tailrace.postgres.snapshot import Patience, SnapshotHolder
+from tailrace.postgres.snapshot import Patience
 from tailrace.storage import Store
 
 logger = logging.getLogger(__name__)
@@ -101,7 +102,7 @@ class BaseTaker:
 
     def _take_group(self, oids: Sequence[int]) -> list[TableResult]:
         settings, limits = self._settings, self._settings.limits
-        with SnapshotHolder(settings.dsn, application_name=HOLDER_NAME) as holder:
+        with snapshot_holder(settings.dsn, self._store, application_name=HOLDER_NAME) as holder:
             try:
                 self._be_alone(holder.session)
                 source = self._source(holder.session)

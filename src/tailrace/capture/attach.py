@@ -14,30 +14,26 @@ skip what it writes next: SourceGap as well.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 import psycopg
 
+from tailrace.capture.footing import carries_buffers
 from tailrace.capture.news import News
-from tailrace.capture.roll import check_membership, record_membership, rolls_of
-from tailrace.errors import ConfigError, SegmentMissing, SlotLost, SourceError, SourceGap
+from tailrace.capture.origin import Attachment, check_source, claim
+from tailrace.capture.roll import Roll, buffer_roll, check_membership, make_publication, rolls_of
+from tailrace.errors import SlotLost, SourceError, SourceGap
 from tailrace.failpoint import failpoint
-from tailrace.log import Header, SourceIdentity, Tip, layout, put_genesis, read_genesis, recover_tip
+from tailrace.log import Header, SourceIdentity, Tip, put_genesis, read_genesis, recover_tip
 from tailrace.model import Lsn
 from tailrace.postgres.blockers import listed, writers
-from tailrace.postgres.publication import create_publication, drop_publication, fingerprint
-from tailrace.postgres.quote import SourceNames
+from tailrace.postgres.publication import drop_publication
 from tailrace.postgres.server import Server, read_server, wal_position
-from tailrace.postgres.session import Connection, source_error
+from tailrace.postgres.session import source_error
 from tailrace.postgres.slot import SlotState, create_slot, drop_slot, read_slot
 from tailrace.postgres.slot_proof import can_decode, have_ended, open_until
-from tailrace.storage import ObjectExists, ObjectMissing, Store
 
 logger = logging.getLogger(__name__)
 
@@ -49,17 +45,6 @@ SLOT_WAIT_MS: Final = 5_000
 _LOST_HINT: Final = (
     "changes since the log's end are lost: run `tailrace teardown` and begin a new log"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Attachment:
-    """Everything `attach` needs; `go_on` is called between steps, and raises if told to stop."""
-
-    conn: Connection
-    store: Store
-    names: SourceNames
-    writer_id: str
-    go_on: Callable[[], None]
 
 
 def attach(to: Attachment) -> Tip:
@@ -85,37 +70,18 @@ def _begin(to: Attachment, server: Server, slot: SlotState | None) -> Tip:
             f"wal_level is {server.wal_level}, capture from the wal needs logical",
             hint="ALTER SYSTEM SET wal_level = 'logical', then restart postgres",
         )
-    if to.store.list(layout.SEGMENTS):
-        raise SegmentMissing(
-            f"{layout.GENESIS} is missing, and the log goes on after it",
-            hint="restore the object from a backup",
-        )
-    rolls = rolls_of(to.names)
-    if not _has_intent(to, server):
-        if slot is not None:
-            raise SourceError(
-                f"slot {to.names.slot} exists, but the log at {to.store.url} is empty",
-                hint="correct log.url; or, if that log is gone for good, run `tailrace teardown`",
-            )
-        for roll in rolls:
-            if fingerprint(to.conn, roll.publication) is not None:
-                raise SourceError(
-                    f"publication {roll.publication} exists, but not by us",
-                    hint="choose another source.name, or run `tailrace teardown`",
-                )
-        _put_intent(to, server)
+    claim(to, server, slot)
     failpoint("attach.after_intent")
     drop_slot(to.conn, to.names.slot)
-    for roll in rolls:
+    for roll in _rolls(to, with_buffers=True):
         drop_publication(to.conn, roll.publication)
-        made = create_publication(to.conn, roll.publication, inserts_only=roll.inserts_only)
-        record_membership(to.store, roll, made)
+    for roll in _rolls(to, with_buffers=to.with_buffers):
+        make_publication(to.conn, to.store, roll)
     failpoint("attach.after_publication")
     start = _make_slot(to)
     failpoint("attach.after_slot")
     source = SourceIdentity(str(server.system_id), server.timeline)
-    note = {"slot": to.names.slot, "publication": to.names.publication, "database": server.database}
-    tip = put_genesis(to.store, source, start, writer_id=to.writer_id, note=note)
+    tip = put_genesis(to.store, source, start, writer_id=to.writer_id, note=to.note(server))
     failpoint("attach.after_genesis")
     logger.info("log begun slot=%s start=%s url=%s", to.names.slot, start, to.store.url)
     return tip
@@ -153,7 +119,7 @@ def _is_sound(to: Attachment, news: News) -> bool:
 
 
 def _continue(to: Attachment, server: Server, slot: SlotState | None, genesis: Header) -> Tip:
-    _check_source(to, server, genesis)
+    check_source(to, server, genesis)
     if slot is None:
         raise SlotLost(
             f"slot {to.names.slot} does not exist, though the log at {to.store.url} needs it",
@@ -174,9 +140,13 @@ def _continue(to: Attachment, server: Server, slot: SlotState | None, genesis: H
             hint="was the server restored from an older copy? then begin a new log",
         )
     check_gap(slot, tip)
-    for roll in rolls_of(to.names):
+    for roll in _rolls(to, with_buffers=carries_buffers(genesis)):
         check_membership(to.conn, to.store, roll)
     return tip
+
+
+def _rolls(to: Attachment, *, with_buffers: bool) -> tuple[Roll, ...]:
+    return (*rolls_of(to.names), buffer_roll(to.names)) if with_buffers else rolls_of(to.names)
 
 
 def check_gap(slot: SlotState, tip: Tip) -> None:
@@ -190,48 +160,3 @@ def check_gap(slot: SlotState, tip: Tip) -> None:
             "the changes between them are not in the log",
             hint="was the log restored from a backup, or the slot moved or made again by hand?",
         )
-
-
-def _check_source(to: Attachment, server: Server, genesis: Header) -> None:
-    note = genesis.note or {}
-    if genesis.source.system_id != str(server.system_id) or note["database"] != server.database:
-        raise ConfigError(
-            f"the log at {to.store.url} belongs to another database",
-            hint="correct source.dsn or log.url: each database needs a log of its own",
-        )
-    if note["slot"] != to.names.slot:
-        raise ConfigError(
-            f"the log at {to.store.url} belongs to slot {note['slot']}",
-            hint="correct source.name or log.url: each source needs a log of its own",
-        )
-    if genesis.source.timeline != server.timeline:
-        raise SourceGap(
-            f"the server is on timeline {server.timeline}, the log on {genesis.source.timeline}",
-            hint="after a failover or a restore the log cannot go on: begin a new one",
-        )
-
-
-def _has_intent(to: Attachment, server: Server) -> bool:
-    try:
-        intent = json.loads(to.store.get(layout.INTENT))
-    except ObjectMissing:
-        return False
-    if intent != _intent(to, server):
-        raise ConfigError(
-            f"the log at {to.store.url} was begun for another database or slot",
-            hint="correct source.dsn, source.name or log.url",
-        )
-    return True
-
-
-def _put_intent(to: Attachment, server: Server) -> None:
-    with suppress(ObjectExists):
-        to.store.put_new(layout.INTENT, json.dumps(_intent(to, server)).encode())
-
-
-def _intent(to: Attachment, server: Server) -> dict[str, str]:
-    return {
-        "system_id": str(server.system_id),
-        "database": server.database,
-        "slot": to.names.slot,
-    }

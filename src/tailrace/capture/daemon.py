@@ -1,7 +1,8 @@
 """Capture: contend for leadership, lead, and start again after anything that may pass.
 
 Until this process has streamed or stood by, every error ends it, because a person is watching.
-After that only what cannot heal by itself does: a lost slot, a gap, a damaged log.
+After that only what cannot heal by itself does: a slot lost that triggers cannot stand in for, a
+gap, a damaged log.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Final
 import psycopg
 
 from tailrace.backoff import Backoff
+from tailrace.capture.drain_leader import DrainLeader
+from tailrace.capture.footing import Footing, carries_buffers, footing
 from tailrace.capture.leader import Leader, Settings
 from tailrace.capture.metrics import Metrics
 from tailrace.capture.news import News
@@ -31,6 +34,8 @@ from tailrace.errors import (
     StoreError,
     TailraceError,
 )
+from tailrace.log import read_genesis
+from tailrace.postgres.lock_session import LockSession
 from tailrace.postgres.replication import ReplicationConnection
 from tailrace.postgres.session import connect
 from tailrace.postgres.slot import classify, read_slot
@@ -78,9 +83,9 @@ class Daemon:
             try:
                 self._check_left_behind()
                 self._lead_once()
-            except _TERMINAL:
-                raise
             except TailraceError as error:
+                if isinstance(error, _TERMINAL) and not self._can_do_without(error):
+                    raise
                 if self._stop.is_set():
                     return
                 if not self._is_settled and not isinstance(error, LogFenced):
@@ -92,18 +97,28 @@ class Daemon:
                 backoff.reset()
             self._stop.wait(backoff.next_s())
 
+    def _can_do_without(self, error: TailraceError) -> bool:
+        """Whether what was lost is a slot, and triggers can take its place."""
+        if not isinstance(error, SlotLost) or not self._duties.hybrid.may_use_triggers:
+            return False
+        genesis = read_genesis(self._store)
+        return genesis is not None and carries_buffers(genesis)
+
     def _check_left_behind(self) -> None:
         self._left_behind = [thread for thread in self._left_behind if thread.is_alive()]
         if len(self._left_behind) >= LEFT_BEHIND_MAX:
             raise StoreError(f"the store at {self._store.url} does not answer")
 
     def _lead_once(self) -> None:
-        connection = self._win_leadership()
-        if connection is None:
+        wanted = self._footing()
+        session = self._win_leadership(wanted)
+        if session is None:
             return
-        leader = Leader(
-            connection, self._settings, self._store, metrics=self._metrics, stop=self._stop
-        )
+        # Who led until now may have moved the log from one footing to the other.
+        if self._footing() is not wanted:
+            session.close()
+            return
+        leader = self._leader(session)
         try:
             leader.run(is_first=not self._is_settled, on_streaming=self._settle)
         except psycopg.Error as error:
@@ -111,30 +126,39 @@ class Daemon:
         finally:
             self._left_behind += leader.left_behind
 
+    def _leader(self, session: ReplicationConnection | LockSession) -> Leader | DrainLeader:
+        around = (self._settings, self._store)
+        if isinstance(session, LockSession):
+            return DrainLeader(session, *around, metrics=self._metrics, stop=self._stop)
+        return Leader(session, *around, metrics=self._metrics, stop=self._stop)
+
+    def _footing(self) -> Footing:
+        duties = self._duties
+        return footing(duties.dsn, self._store, duties.names, duties.hybrid)
+
     def _settle(self) -> None:
         self._is_settled = True
         self._news.forget("capture")
 
-    def _win_leadership(self) -> ReplicationConnection | None:
-        """The connection that holds the lock; None if told to stop while standing by."""
+    def _win_leadership(self, wanted: Footing) -> ReplicationConnection | LockSession | None:
+        """The session that holds the lock; None if told to stop while standing by."""
         slot = self._duties.names.slot
-        connection = ReplicationConnection(
-            self._duties.dsn, sender_timeout_s=self._settings.sender_timeout_s
-        )
+        kind = ReplicationConnection if wanted is Footing.SLOT else LockSession
+        session = kind(self._duties.dsn, sender_timeout_s=self._settings.sender_timeout_s)
         is_standby = False
         try:
-            while not connection.try_lock(slot):
+            while not session.try_lock(slot):
                 if not is_standby:
                     is_standby = True
                     self._settle()
                     logger.info("standing by: another process leads slot=%s", slot)
                 if self._stop.wait(self._random.uniform(*LOCK_POLL_S)):
-                    connection.close()
+                    session.close()
                     return None
         except TailraceError:
-            connection.close()
+            session.close()
             raise
-        return connection
+        return session
 
     def _classified(self, error: psycopg.Error) -> TailraceError:
         """What a broken stream means; the slot itself tells whether it is lost."""

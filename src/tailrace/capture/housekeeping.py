@@ -12,20 +12,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 import psycopg
 
-from tailrace.capture.membership import Membership, Refusal
+from tailrace.capture.membership import Refusal
 from tailrace.capture.metrics import Metrics
+from tailrace.capture.modes import HybridSettings
 from tailrace.capture.news import News
-from tailrace.capture.removal import take_out
-from tailrace.capture.roll import check_membership, rolls_of
-from tailrace.capture.watch import Watch
+from tailrace.control.captured import captured_tables
+from tailrace.control.health import check_health, read_stats
 from tailrace.errors import LogError, SourceError, SourceGap, TailraceError
 from tailrace.log.merge import MergePolicy, Merger
 from tailrace.log.retention import RetentionPolicy, retain
-from tailrace.postgres.publication import published_tables
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.selection import Selection
 from tailrace.postgres.server import wal_position
@@ -38,6 +37,7 @@ logger = logging.getLogger(__name__)
 TABLES_INTERVAL_S: Final = 5.0
 LOG_INTERVAL_S: Final = 5.0
 RETENTION_INTERVAL_S: Final = 60.0
+HEALTH_INTERVAL_S: Final = 30.0
 _TURN_S: Final = 0.25
 
 
@@ -49,21 +49,44 @@ class Duties:
     names: SourceNames
     selection: Selection
     heartbeat_interval_s: float
+    hybrid: HybridSettings = field(default_factory=HybridSettings)
     merge: MergePolicy = field(default_factory=MergePolicy)
     retention: RetentionPolicy = field(default_factory=RetentionPolicy)
+
+
+class Tables(Protocol):
+    """Looks after the tables, whichever way they are captured. `is_done` once the slot that is
+    streamed is of no use to any of them.
+    """
+
+    @property
+    def is_done(self) -> bool: ...
+
+    def open(
+        self, conn: Connection, *, should_go_on: Callable[[], bool]
+    ) -> tuple[list[Refusal], int]:
+        """Before capture begins: what is refused, and how many tables are captured."""
+
+    def look_after(self, conn: Connection, *, should_go_on: Callable[[], bool]) -> list[Refusal]:
+        """Now and then; what is refused, and never keeps out another table."""
+
+    def close(self) -> None:
+        """Give up what is under way."""
 
 
 class Housekeeping:
     """One leader's thread."""
 
-    def __init__(self, duties: Duties, store: Store, *, writer_id: str, metrics: Metrics) -> None:
+    def __init__(
+        self, duties: Duties, store: Store, tables: Tables, *, writer_id: str, metrics: Metrics
+    ) -> None:
         self._duties = duties
         self._store = store
+        self._tables = tables
         self._metrics = metrics
         self._merger = Merger(store, writer_id=writer_id, policy=duties.merge)
         self._conn: Connection | None = None
         self._news = News()
-        self._watch = Watch(store)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tailrace-housekeeping", daemon=True)
         self.failure: Exception | None = None
@@ -72,6 +95,7 @@ class Housekeeping:
             (TABLES_INTERVAL_S, self._look_after_tables),
             (LOG_INTERVAL_S, self._merge),
             (RETENTION_INTERVAL_S, self._retain),
+            (HEALTH_INTERVAL_S, self._look_at_health),
         ]
 
     def start(self) -> None:
@@ -92,6 +116,7 @@ class Housekeeping:
                 if time.monotonic() >= due[number] and not self._stop.is_set():
                     self._take(turn)
                     due[number] = time.monotonic() + interval_s
+        self._tables.close()
         self._disconnect()
 
     def _take(self, turn: Callable[[], None]) -> None:
@@ -133,14 +158,7 @@ class Housekeeping:
 
     def _look_after_tables(self) -> None:
         conn, duties = self._connection(), self._duties
-        rolls, selection = rolls_of(duties.names), duties.selection
-        for roll in rolls:
-            check_membership(conn, self._store, roll)
-            take_out(conn, self._store, roll, selection, should_go_on=self._should_go_on)
-        for roll in rolls:
-            membership = Membership(conn, self._store, roll)
-            self._watch.look(conn, membership.member_oids())
-            self._say_refusals(membership.take_up(selection, should_go_on=self._should_go_on))
+        self._say_refusals(self._tables.look_after(conn, should_go_on=self._should_go_on))
         slot = read_slot(conn, duties.names.slot)
         if slot is not None and slot.restart_lsn is not None:
             self._metrics.retained_bytes.set(wal_position(conn) - slot.restart_lsn)
@@ -154,11 +172,24 @@ class Housekeeping:
             if self._news.is_new(table, refusal.message):
                 logger.warning("table left out table=%s reason=%s", table, refusal.message)
 
+    def _look_at_health(self) -> None:
+        """Where the control schema is: what needs a look is said, to whoever listens there too."""
+        conn = self._connection()
+        stats = read_stats(conn, self._duties.names.slot)
+        if not stats:
+            return
+        self._metrics.modes(stats)
+        alerts = [each for each in check_health(conn) if each.reason]
+        self._metrics.alerts.set(len(alerts))
+        for alert in alerts:
+            if self._news.is_new(f"alert {alert.table}", alert.reason):
+                logger.warning("capture needs a look table=%s reason=%s", alert.table, alert.reason)
+
     def _merge(self) -> None:
         while not self._stop.is_set() and self._merger.step(time.time()):
             pass
 
     def _retain(self) -> None:
-        published = published_tables(self._connection(), self._duties.names)
-        tables = {each.relation_oid for each in published}
+        captured = captured_tables(self._connection(), self._duties.names)
+        tables = {each.oid for each in captured}
         retain(self._store, self._duties.retention, now_s=time.time(), tables=tables)

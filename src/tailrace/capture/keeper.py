@@ -11,13 +11,19 @@ from __future__ import annotations
 import threading
 import time
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from tailrace.errors import TailraceError
-from tailrace.postgres.replication import ReplicationConnection
 
 PATIENCE_S: Final = 120.0
 """How long the session is kept without a sign of life."""
+
+
+class Session(Protocol):
+    """One that holds the lock."""
+
+    def ping(self) -> None:
+        """Keep it from being ended for idleness; raises TailraceError if it is lost."""
 
 
 class Keeper:
@@ -25,7 +31,7 @@ class Keeper:
 
     def __init__(
         self,
-        connection: ReplicationConnection,
+        connection: Session,
         *,
         interval_s: float,
         patience_s: float = PATIENCE_S,

@@ -17,26 +17,33 @@ from typing import Final
 import psycopg
 
 from tailrace.capture.actions import Limits
-from tailrace.capture.attach import Attachment, attach, check_gap
+from tailrace.capture.attach import attach, check_gap
 from tailrace.capture.core import Core
-from tailrace.capture.housekeeping import Duties, Housekeeping
+from tailrace.capture.footing import carries_buffers
+from tailrace.capture.housekeeping import Duties, Housekeeping, Tables
+from tailrace.capture.hybrid_tables import HybridTables
 from tailrace.capture.keeper import Keeper
 from tailrace.capture.looks import keep_shapes
-from tailrace.capture.membership import Membership, refuse
+from tailrace.capture.membership import refuse
 from tailrace.capture.metrics import Metrics
 from tailrace.capture.news import News
-from tailrace.capture.removal import take_out
+from tailrace.capture.on_record import Task
+from tailrace.capture.origin import Attachment
 from tailrace.capture.roll import rolls_of
+from tailrace.capture.shape_reading import BufferShapes, ask_for_base
 from tailrace.capture.streaming import Streaming
+from tailrace.capture.translate import Translator
+from tailrace.capture.translating import TranslatingWriter
+from tailrace.capture.wal_tables import WalTables
 from tailrace.capture.writing import WritingThread
 from tailrace.errors import SourceError
-from tailrace.log import Tip, Writer
+from tailrace.log import Tip, Writer, read_genesis
 from tailrace.log.relations import Describe
 from tailrace.model import Relation
 from tailrace.postgres.description import describe
 from tailrace.postgres.replication import SENDER_TIMEOUT_S, ReplicationConnection
 from tailrace.postgres.session import Connection, connect, source_error
-from tailrace.postgres.slot import read_slot
+from tailrace.postgres.slot import drop_slot, read_slot
 from tailrace.storage import Store
 
 logger = logging.getLogger(__name__)
@@ -74,6 +81,8 @@ class Leader:
         self._store = store
         self._metrics = metrics
         self._stop = stop
+        self._publications = [roll.publication for roll in rolls_of(self._duties.names)]
+        self._tables: Tables = WalTables(store, self._duties.names, self._duties.selection)
         self._writer_id = secrets.token_hex(8)
         self.left_behind: list[threading.Thread] = []
 
@@ -104,28 +113,47 @@ class Leader:
                 go_on()
                 return True
 
-            tip = attach(Attachment(conn, self._store, duties.names, self._writer_id, go_on))
-            selection = duties.selection
-            refusals, member_count = [], 0
-            for roll in rolls_of(duties.names):
-                take_out(conn, self._store, roll, selection, should_go_on=should_go_on)
-            for roll in rolls_of(duties.names):
-                membership = Membership(conn, self._store, roll)
-                refusals += membership.take_up(selection, should_go_on=should_go_on)
-                member_count += len(membership.member_oids())
+            to = Attachment(
+                conn,
+                self._store,
+                duties.names,
+                self._writer_id,
+                go_on,
+                with_buffers=duties.hybrid.may_use_triggers,
+            )
+            tip = attach(to)
+            self._take_in_buffers_if_it_can()
+            refusals, member_count = self._tables.open(conn, should_go_on=should_go_on)
             if is_first:
-                refuse(selection.patterns, refusals, member_count=member_count)
+                refuse(duties.selection.patterns, refusals, member_count=member_count)
         return tip
+
+    def _take_in_buffers_if_it_can(self) -> None:
+        """If the log was begun with the means to. Also if no trigger is allowed now: tables that
+        have some are handed over, and what they have buffered comes through the stream.
+        """
+        duties, genesis = self._duties, read_genesis(self._store)
+        assert genesis is not None
+        if carries_buffers(genesis):
+            self._publications.append(duties.names.buffers)
+            task = Task(
+                duties.dsn,
+                duties.names,
+                duties.selection,
+                duties.hybrid,
+                leader_pid=self._connection.pid,
+                has_slot=True,
+            )
+            self._tables = HybridTables(self._store, task)
 
     def _start(self, conn: Connection, tip: Tip) -> None:
         """Begin to stream. Who held the lock before us may hold the slot a moment longer."""
         names = self._duties.names
-        publications = [roll.publication for roll in rolls_of(names)]
         deadline = time.monotonic() + self._settings.sender_timeout_s + JOIN_TIMEOUT_S
         news = News()
         while True:
             try:
-                self._connection.start(names.slot, publications, tip.position)
+                self._connection.start(names.slot, self._publications, tip.position)
                 break
             except psycopg.errors.ObjectInUse as error:
                 if time.monotonic() >= deadline:
@@ -142,12 +170,18 @@ class Leader:
 
     def _stream(self, tip: Tip) -> None:
         core = Core(tip.position, limits=self._settings.limits, now=time.monotonic())
-        describe = _describe(self._duties.dsn, self._store)
-        writing = WritingThread(
-            Writer(self._store, tip, writer_id=self._writer_id, describe=describe)
+        describe = describing(self._duties.dsn, self._store)
+        writer = Writer(self._store, tip, writer_id=self._writer_id, describe=describe)
+        translator = Translator(
+            BufferShapes(self._duties.dsn), unreadable=ask_for_base(self._duties.dsn, self._store)
         )
+        writing = WritingThread(TranslatingWriter(writer, translator))
         housekeeping = Housekeeping(
-            self._duties, self._store, writer_id=self._writer_id, metrics=self._metrics
+            self._duties,
+            self._store,
+            self._tables,
+            writer_id=self._writer_id,
+            metrics=self._metrics,
         )
         try:
             housekeeping.start()
@@ -156,7 +190,9 @@ class Leader:
                 core,
                 writing,
                 metrics=self._metrics,
-                should_stop=lambda: self._stop.is_set() or housekeeping.failure is not None,
+                should_stop=lambda: (
+                    self._stop.is_set() or housekeeping.failure is not None or self._tables.is_done
+                ),
             )
             stream.run()
             # While we still lead, so that two do not keep house at once.
@@ -164,17 +200,28 @@ class Leader:
             if housekeeping.failure is not None:
                 raise housekeeping.failure
             logger.info("stopped slot=%s acknowledged=%s", self._duties.names.slot, core.durable)
+            if self._tables.is_done:
+                self._end_slot()
         finally:
             self._connection.close()
             hung = [housekeeping.stop(JOIN_TIMEOUT_S), writing.close(JOIN_TIMEOUT_S)]
             self.left_behind = [thread for thread in hung if thread is not None]
+
+    def _end_slot(self) -> None:
+        """No table comes from the WAL any more. What triggers have buffered since is drained: the
+        log tells which rows it has.
+        """
+        self._connection.close()
+        with connect(self._duties.dsn) as conn:
+            drop_slot(conn, self._duties.names.slot)
+        logger.info("slot ended slot=%s", self._duties.names.slot)
 
     def _check_stop(self) -> None:
         if self._stop.is_set():
             raise SourceError("told to stop", retry=True)
 
 
-def _describe(dsn: str, store: Store) -> Describe:
+def describing(dsn: str, store: Store) -> Describe:
     """Asks the catalog about tables whose Relation frame is new: rarely, so on a new session. New
     shapes are kept for the watch, before any row in them is.
     """

@@ -69,7 +69,7 @@ class Membership:
                 break
             is_ours = selection.is_inserts_only(table) is self._roll.inserts_only
             if is_ours and table.oid not in members:
-                refusal = self._take_up_one(table)
+                refusal = self.take_up_one(table)
                 if refusal is not None:
                     refusals.append(refusal)
         return refusals
@@ -78,7 +78,8 @@ class Membership:
         """The tables that are published."""
         return [member.relation_oid for member in published(self._conn, self._roll).members]
 
-    def _take_up_one(self, table: TableInfo) -> Refusal | None:
+    def take_up_one(self, table: TableInfo) -> Refusal | None:
+        """Publish one table; None if that came about."""
         inserts_only = self._roll.inserts_only
         for finding in table_findings(self._conn, table, inserts_only=inserts_only):
             if finding.severity is Severity.BLOCKER:
@@ -103,24 +104,26 @@ class Membership:
         # Only now: should the commit have failed, the table would have a base that is not true.
         if empty is not None:
             failpoint("membership.before_empty_base")
-            self._put_empty_base(empty)
+            put_empty_base(self._store, empty)
         waiting = "" if empty is not None else " waiting_for=base"
         logger.info("table taken up table=%s%s", table.qualified, waiting)
         return None
 
-    def _put_empty_base(self, empty: EmptyTable) -> None:
-        source = Reader(self._store).tip().source
-        put_base(
-            self._store,
-            Base(
-                source=source,
-                relation=empty.shape.relation,
-                frame=empty.shape.frame,
-                position=Lsn.of(empty.position, era=source.era),
-                taken_ts_us=empty.ts_us,
-                origin=BaseOrigin.EMPTY,
-            ),
-        )
+
+def put_empty_base(store: Store, empty: EmptyTable) -> None:
+    """The base of a table that had no rows when it was taken up."""
+    source = Reader(store).tip().source
+    put_base(
+        store,
+        Base(
+            source=source,
+            relation=empty.shape.relation,
+            frame=empty.shape.frame,
+            position=Lsn.of(empty.position, era=source.era),
+            taken_ts_us=empty.ts_us,
+            origin=BaseOrigin.EMPTY,
+        ),
+    )
 
 
 def refuse(patterns: Sequence[str], refusals: Sequence[Refusal], *, member_count: int) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
 
 from tailrace.capture.core import Core
+from tailrace.control.health import TableStat
+from tailrace.control.tracking import Mode
 from tailrace.errors import ConfigError
 from tailrace.log import Header
 from tailrace.model import Lsn
@@ -30,6 +33,14 @@ class Metrics:
         self.segment_bytes = self._counter("segment_bytes", "bytes of frames sealed")
         self.changes = self._counter("changes", "row changes sealed")
         self.reconnects = self._counter("reconnects", "connections given up and made again")
+        self.buffered_rows = self._gauge("buffered_rows", "rows in the buffers of triggers")
+        self.alerts = self._gauge("alerts", "tables whose capture needs a look")
+        self._tables = Gauge(
+            "tailrace_capture_tables",
+            "tables on record, by mode of capture",
+            ["source", "mode"],
+            registry=self.registry,
+        )
 
     def serve(self, address: str, port: int) -> None:
         """Answer Prometheus at http://address:port/metrics."""
@@ -62,6 +73,13 @@ class Metrics:
     def acknowledged(self, position: Lsn) -> None:
         """Note what Postgres was told."""
         self.acknowledged_lsn.set(int(position))
+
+    def modes(self, stats: Sequence[TableStat]) -> None:
+        """Count tables by their mode, and what is in their buffers."""
+        for mode in Mode:
+            count = sum(each.mode == mode for each in stats)
+            self._tables.labels(self._source, mode).set(count)
+        self.buffered_rows.set(sum(each.buffered_rows for each in stats))
 
     def _gauge(self, name: str, text: str) -> Gauge:
         gauge = Gauge(f"tailrace_capture_{name}", text, ["source"], registry=self.registry)

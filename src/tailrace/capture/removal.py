@@ -44,12 +44,13 @@ def take_out(
     for table in read_tables(conn, [member.relation_oid for member in members]):
         if not should_go_on():
             return
-        reason = _why_out(conn, table, roll, selection)
+        reason = why_out(conn, table, roll, selection)
         if reason:
-            _take_out(conn, store, roll, table, reason)
+            take_out_one(conn, store, roll, table, reason)
 
 
-def _why_out(conn: Connection, table: TableInfo, roll: Roll, selection: Selection) -> str:
+def why_out(conn: Connection, table: TableInfo, roll: Roll, selection: Selection) -> str:
+    """Why a table must not, or need not, be published as it is; empty if it may."""
     if not selection.means(table):
         return "no pattern of capture.tables means it"
     if roll.inserts_only and not selection.is_inserts_only(table):
@@ -60,7 +61,9 @@ def _why_out(conn: Connection, table: TableInfo, roll: Roll, selection: Selectio
     return ""
 
 
-def _take_out(conn: Connection, store: Store, roll: Roll, table: TableInfo, reason: str) -> None:
+def take_out_one(conn: Connection, store: Store, roll: Roll, table: TableInfo, reason: str) -> None:
+    """Stop publishing a table; what cannot be done at this moment is said, and no error."""
+
     def before_commit(planned: Fingerprint) -> None:
         record_membership(store, roll, planned)
         failpoint("removal.before_commit")

@@ -17,9 +17,15 @@ from typing import Final
 from tailrace.errors import SegmentCorrupt, SourceGap
 from tailrace.failpoint import failpoint
 from tailrace.log import layout
+from tailrace.postgres.buffer import buffer, read_buffers
 from tailrace.postgres.catalog import read_tables
-from tailrace.postgres.publication import Fingerprint, fingerprint
-from tailrace.postgres.quote import SourceNames
+from tailrace.postgres.publication import (
+    Fingerprint,
+    create_publication,
+    drop_publication,
+    fingerprint,
+)
+from tailrace.postgres.quote import SourceNames, identifier, statement
 from tailrace.postgres.session import Connection
 from tailrace.storage import Store
 
@@ -31,6 +37,7 @@ class Roll:
     publication: str
     records: str
     inserts_only: bool
+    of_buffers: bool = False
 
 
 def rolls_of(names: SourceNames) -> tuple[Roll, Roll]:
@@ -39,6 +46,19 @@ def rolls_of(names: SourceNames) -> tuple[Roll, Roll]:
         Roll(names.publication, layout.PUBLICATION, inserts_only=False),
         Roll(names.inserts, layout.INSERTS, inserts_only=True),
     )
+
+
+def buffer_roll(names: SourceNames) -> Roll:
+    """That of the buffers that triggers write to."""
+    return Roll(names.buffers, layout.BUFFERS, inserts_only=True, of_buffers=True)
+
+
+def make_publication(conn: Connection, store: Store, roll: Roll) -> None:
+    """Make the publication, without tables, and keep what it looks like."""
+    made = create_publication(
+        conn, roll.publication, inserts_only=roll.inserts_only, of_buffers=roll.of_buffers
+    )
+    record_membership(store, roll, made)
 
 
 _UNCOMMITTED_MAX: Final = 8
@@ -52,6 +72,37 @@ def record_membership(store: Store, roll: Roll, planned: Fingerprint) -> None:
     key = layout.publication_key(roll.records, number)
     store.put_new(key, json.dumps(planned.to_dict()).encode())
     failpoint("membership.after_record")
+
+
+def remake_publications(conn: Connection, store: Store, names: SourceNames) -> None:
+    """Where there is no slot: all three publications anew, and every buffer in its own. So they are
+    there before a slot is, whatever was done to them by hand.
+    """
+    rolls = (*rolls_of(names), buffer_roll(names))
+    with conn.transaction():
+        for roll in rolls:
+            drop_publication(conn, roll.publication)
+            make_publication(conn, store, roll)
+        for table_oid in read_buffers(conn):
+            publish_buffer(conn, store, buffer_roll(names), table_oid)
+    for roll in rolls:
+        check_membership(conn, store, roll)
+
+
+def record_as_planned(conn: Connection, store: Store, roll: Roll) -> None:
+    """Inside a transaction that changes the publication: keep what it is going to look like."""
+    planned = fingerprint(conn, roll.publication)
+    assert planned is not None
+    record_membership(store, roll, planned)
+
+
+def publish_buffer(conn: Connection, store: Store, roll: Roll, table_oid: int) -> None:
+    """Inside a transaction: publish a table's buffer, unless it is published."""
+    members = {member.relation_oid for member in published(conn, roll).members}
+    if read_buffers(conn)[table_oid] not in members:
+        names = (identifier(roll.publication), buffer(table_oid))
+        conn.execute(statement("ALTER PUBLICATION {} ADD TABLE ONLY {}", *names))
+        record_as_planned(conn, store, roll)
 
 
 def published(conn: Connection, roll: Roll) -> Fingerprint:

@@ -18,6 +18,7 @@ from tailrace.failpoint import failpoint
 from tailrace.log import Reader, layout
 from tailrace.log.wanted import WantedBase, want_base
 from tailrace.model import Lsn, Relation
+from tailrace.postgres.catalog import TableInfo
 from tailrace.postgres.server import insert_position
 from tailrace.postgres.session import Connection
 from tailrace.postgres.standing import Standing, passed_through, read_standings, unstreamed
@@ -73,6 +74,15 @@ def _reason(conn: Connection, before: Standing, now: Standing, between: Iterable
 
 
 def _want(store: Store, table: Standing, position: Lsn, reason: str) -> None:
+    _put_wish(store, table.oid, table.name, position, reason)
+
+
+def _put_wish(store: Store, oid: int, name: str, position: Lsn, reason: str) -> None:
     era = Reader(store).tip().source.era
-    want_base(store, WantedBase(table.oid, Lsn.of(position, era=era), reason))
-    logger.warning("table needs a new base table=%s reason=%s", table.name, reason)
+    want_base(store, WantedBase(oid, Lsn.of(position, era=era), reason))
+    logger.warning("table needs a new base table=%s reason=%s", name, reason)
+
+
+def want_anew(store: Store, table: TableInfo, position: Lsn, reason: str) -> None:
+    """Ask for a base at or after a position, because changes before it may be missing."""
+    _put_wish(store, table.oid, table.qualified, position, reason)

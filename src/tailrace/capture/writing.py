@@ -11,14 +11,15 @@ import threading
 from contextlib import suppress
 
 from tailrace.capture.actions import DiscardParts, Job, Seal, StorePart, StoreProgress
+from tailrace.capture.translating import TranslatingWriter
 from tailrace.errors import SegmentCorrupt, SourceError
-from tailrace.log import Header, Writer
+from tailrace.log import Header
 
 
 class WritingThread:
     """Runs the jobs of one connection on its writer."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: TranslatingWriter) -> None:
         self._writer = writer
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[Header | BaseException | None] = queue.SimpleQueue()

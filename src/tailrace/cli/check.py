@@ -26,18 +26,26 @@ def check(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose =
     """
     from rich.console import Console
 
+    from tailrace.capture.modes import CaptureMode
     from tailrace.cli.check_streams import stream_findings
     from tailrace.cli.config import load
     from tailrace.cli.json_text import json_text
     from tailrace.cli.source import source_dsn
-    from tailrace.cli.wiring import selection, source_names
+    from tailrace.cli.wiring import hybrid_settings, selection, source_names
     from tailrace.postgres.admission import check as find
     from tailrace.postgres.admission import is_blocked
     from tailrace.postgres.session import connect
 
     settings = load(config)
     with source_dsn(settings) as dsn, connect(dsn) as conn:
-        findings = find(conn, names=source_names(settings), selection=selection(settings))
+        hybrid = hybrid_settings(settings.capture)
+        findings = find(
+            conn,
+            names=source_names(settings),
+            selection=selection(settings),
+            may_use_triggers=lambda table: hybrid.of(table).mode is CaptureMode.TRIGGER,
+            is_wal_optional=hybrid.may_use_triggers,
+        )
         findings += stream_findings(conn, settings)
     if as_json:
         typer.echo(json_text(findings, indent=2))

@@ -45,8 +45,10 @@ from tailrace.cli.values import (
     SourceName,
     StreamName,
     TablePatterns,
+    TablePatternText,
     Url,
     Where,
+    below_deadlock_timeout,
     yes_or_no,
 )
 from tailrace.errors import ConfigError
@@ -93,20 +95,34 @@ class Log(Section):
     compaction_interval: Duration = timedelta(days=1)
 
 
-def _mode(value: object) -> object:
-    if value == "trigger":
-        raise ValueError("is not available in this version: use auto or wal")
-    return value
+class TableSettings(Section):
+    """How some tables are captured differently; what is left out is as for all tables."""
+
+    mode: Literal["auto", "wal", "trigger"] | None = None
+    wal_transition_timeout: Duration | None = None
+    auto_replica_identity: Annotated[bool, BeforeValidator(yes_or_no)] | None = None
+    lock_timeout: Annotated[Duration, AfterValidator(below_deadlock_timeout)] | None = None
+    max_handover_lag: Size | None = None
+    shadow: Duration | None = None
 
 
 class Capture(Section):
     """What is captured, and how the connection is watched."""
 
-    mode: Annotated[Literal["auto", "wal"], BeforeValidator(_mode)] = "auto"
+    mode: Literal["auto", "wal", "trigger"] = "auto"
     tables: TablePatterns = ("public.*",)
     inserts_only: OptionalTablePatterns = ()
     heartbeat_interval: Duration = timedelta(seconds=10)
     receive_timeout: Duration = timedelta(seconds=30)
+    poll_interval: Duration = timedelta(milliseconds=500)
+    wal_transition_timeout: Duration = timedelta(minutes=5)
+    auto_replica_identity: Annotated[bool, BeforeValidator(yes_or_no)] = False
+    lock_timeout: Annotated[Duration, AfterValidator(below_deadlock_timeout)] = timedelta(
+        milliseconds=200
+    )
+    max_handover_lag: Size = 16 << 20
+    shadow: Duration | None = None
+    table_settings: dict[TablePatternText, TableSettings] = {}
     metrics_port: Annotated[Count, Field(ge=1, le=65535)] | None = None
 
 

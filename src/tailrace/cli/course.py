@@ -18,6 +18,7 @@ from tailrace.status import Report
 
 START_TIMEOUT_S: Final = 300.0
 REST_TIMEOUT_S: Final = 300.0
+HALFWAY_S: Final = 30.0
 _FRAME_S: Final = 0.5
 
 
@@ -42,14 +43,47 @@ class Course:
                 return False
         return True
 
-    def write(self, shop: Writers, screen: Screen, seconds: float | None) -> None:
-        """Let the shop trade, until its time is over or we are told to stop."""
-        deadline = float("inf") if seconds is None else time.monotonic() + seconds
+    def write(
+        self,
+        shop: Writers,
+        screen: Screen,
+        seconds: float | None,
+        *,
+        halfway: Callable[[], None] | None = None,
+    ) -> None:
+        """Let the shop trade, until its time is over or we are told to stop. What is to happen
+        halfway happens under load; then trade goes on until every table comes from the WAL.
+        """
+        started = time.monotonic()
+        deadline = float("inf") if seconds is None else started + seconds
+        turn_at = started + HALFWAY_S if seconds is None else started + seconds / 2
         with shop:
             while time.monotonic() < deadline and not self._stop.is_set():
-                report = self._report()
-                screen.show(self._gauges.frame("writing", report, shop.written, shop.trouble))
-                self._stop.wait(_FRAME_S)
+                if halfway is not None and time.monotonic() >= turn_at:
+                    halfway()
+                    halfway = None
+                    self._hand_over(shop, screen)
+                self._show(shop, screen)
+
+    def _hand_over(self, shop: Writers, screen: Screen) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._stop.is_set():
+            report = self._show(shop, screen)
+            if report.source.tables and not report.source.by_trigger:
+                return
+            if time.monotonic() > deadline:
+                raise TailraceError("tables are not handed over to the wal", hint=self._hint)
+
+    def _show(self, shop: Writers, screen: Screen) -> Report:
+        """One frame, and the pause until the next."""
+        report = self._report()
+        source = report.source
+        phase = "writing"
+        if source.by_trigger:
+            phase += f", {len(source.by_trigger)} of {len(source.tables)} tables by triggers"
+        screen.show(self._gauges.frame(phase, report, shop.written, shop.trouble))
+        self._stop.wait(_FRAME_S)
+        return report
 
     def rest(self, shop: Writers, screen: Screen, *, end: Lsn) -> None:
         """Wait until the log has everything up to `end`, and the lake everything logged."""

@@ -25,12 +25,18 @@ def demo(
     rate: Annotated[
         float, typer.Option("--rate", min=1, help="Transactions per second in all.")
     ] = 200,
+    hybrid: Annotated[
+        bool, typer.Option("--hybrid", help="Begin with triggers; hand over to the WAL halfway.")
+    ] = False,
     verbose: Verbose = False,
 ) -> None:
     """Try everything at once: Postgres, a busy shop, capture, Spark, Delta; then prove the lake.
 
     Needs nothing but this machine. Ctrl-C stops the writers early; the proof
     follows all the same. Exit status 1 if a lake table differs from its source.
+
+    With --hybrid Postgres cannot decode its WAL at first: triggers capture. Halfway it
+    is restarted with wal_level = logical, and tables are handed over under load.
 
     Example: tailrace demo --seconds 20
     """
@@ -40,7 +46,7 @@ def demo(
     from tailrace.cli.signals import StopSignals
 
     with StopSignals() as signals:
-        show = Demonstration(Console(), directory.absolute(), signals.event)
+        show = Demonstration(Console(), directory.absolute(), signals.event, hybrid=hybrid)
         is_equal = show.run(None if forever else seconds, writers=writers, rate=rate)
     if not is_equal:
         raise typer.Exit(1)

@@ -7,7 +7,8 @@ import shutil
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -47,8 +48,11 @@ streams:
 class Demonstration:
     """One run, in one directory. `stop` ends the writing early, or the start."""
 
-    def __init__(self, console: Console, directory: Path, stop: threading.Event) -> None:
+    def __init__(
+        self, console: Console, directory: Path, stop: threading.Event, *, hybrid: bool = False
+    ) -> None:
         self._console = console
+        self._hybrid = hybrid
         self._directory = directory
         self._lake = directory / "lake"
         self._config = directory / "tailrace.yaml"
@@ -62,7 +66,10 @@ class Demonstration:
             lock = stack.enter_context(_locked(self._directory))
             self._clear()
             self._say("starting postgres")
-            dsn = stack.enter_context(EmbeddedPostgres(self._postgres)).dsn
+            # Without logical decoding, as most servers are, only triggers can capture.
+            settings = {"wal_level": "replica"} if self._hybrid else {}
+            server = stack.enter_context(EmbeddedPostgres(self._postgres, settings=settings))
+            dsn = server.dsn
             conn = stack.enter_context(connect(dsn))
             self._say("filling a shop with the orders of some months")
             create(conn)
@@ -72,23 +79,33 @@ class Demonstration:
             for name in ("capture", "pipeline"):
                 log = self._directory / f"{name}.log"
                 children.start(name, ["--config", str(self._config)], log=log, pass_fds=[lock])
-            course = Course(self._gauges(conn), children, self._stop, logs=self._directory)
+            gauges = stack.enter_context(closing(self._gauges(dsn)))
+            course = Course(gauges, children, self._stop, logs=self._directory)
             if not self._open(course, conn):
                 self._say("stopped during the start: there is nothing to prove")
                 return False
             with Screen(self._console) as screen:
                 shop = Writers(dsn, count=writers, rate=rate)
-                course.write(shop, screen, seconds)
-                course.rest(shop, screen, end=wal_position(conn))
+                halfway = partial(self._restart, server) if self._hybrid else None
+                course.write(shop, screen, seconds, halfway=halfway)
+                with connect(dsn) as last:
+                    end = wal_position(last)
+                course.rest(shop, screen, end=end)
             return self.prove(dsn)
+
+    def _restart(self, server: EmbeddedPostgres) -> None:
+        """What it takes to have changes from the WAL; capture notices it by itself."""
+        self._say("restarting postgres with wal_level = logical")
+        server.settings["wal_level"] = "logical"
+        server.restart()
 
     @property
     def _postgres(self) -> Path:
         return self._directory / ".tailrace" / "postgres"
 
-    def _gauges(self, conn: Connection) -> Gauges:
+    def _gauges(self, dsn: str) -> Gauges:
         names = SourceNames.of(_SOURCE)
-        return Gauges(conn, names, self._store, lake=self._lake, tables=TABLES)
+        return Gauges(dsn, names, self._store, lake=self._lake, tables=TABLES)
 
     @property
     def _store(self) -> Store:

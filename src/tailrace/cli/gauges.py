@@ -12,15 +12,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import psycopg
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from psycopg import sql
 
 from tailrace.cli.screen import DemoFrame, TableRows
 from tailrace.cli.shop import Written
+from tailrace.errors import SourceError
 from tailrace.log import Reader
 from tailrace.postgres.quote import SourceNames
-from tailrace.postgres.session import Connection
+from tailrace.postgres.session import Connection, connect
 from tailrace.status import Report, gather
 from tailrace.storage import Store
 
@@ -33,14 +35,15 @@ class Gauges:
 
     def __init__(
         self,
-        conn: Connection,
+        dsn: str,
         names: SourceNames,
         store: Store,
         *,
         lake: Path,
         tables: Sequence[str],
     ) -> None:
-        self._conn = conn
+        self._dsn = dsn
+        self._conn = connect(dsn)
         self._names = names
         self._reader = Reader(store)
         self._tables = tables
@@ -50,8 +53,7 @@ class Gauges:
 
     def report(self) -> Report:
         """Source, log and the one stream, as of now."""
-        dsn, now_s = self._conn.info.dsn, time.time()
-        return gather(dsn, self._names, self._reader, {STREAM: []}, now_s=now_s)
+        return gather(self._dsn, self._names, self._reader, {STREAM: []}, now_s=time.time())
 
     def frame(self, phase: str, report: Report, written: Written, trouble: str) -> DemoFrame:
         """Everything, as of now; time counts from the first frame."""
@@ -72,8 +74,22 @@ class Gauges:
             trouble=trouble,
         )
 
+    def close(self) -> None:
+        """End the session that counts rows."""
+        self._conn.close()
+
+    def _counts(self) -> list[int] | list[None]:
+        """The rows of each table in the source; none are known while the server is away."""
+        try:
+            if self._conn.closed:
+                self._conn = connect(self._dsn)
+            return _count(self._conn, self._tables)
+        except (psycopg.OperationalError, SourceError):
+            self._conn.close()
+            return [None] * len(self._tables)
+
     def _rows(self) -> tuple[TableRows, ...]:
-        counts = _count(self._conn, self._tables)
+        counts = self._counts()
         return tuple(
             TableRows(name.removeprefix("public."), count, lake.count())
             for name, count, lake in zip(self._tables, counts, self._lake, strict=True)

@@ -26,11 +26,18 @@ log:                              # every committed change, kept for replay
   compaction_interval: 1d         # how often changes are folded into newer bases
 
 capture:
-  mode: auto                      # auto | wal
+  mode: auto                      # triggers first, the wal when it can; wal | trigger: only that
   tables: ["public.*"]            # schema.table, or schema.*
   inserts_only: []                # of these, if they have no key, take inserts alone: append only
   heartbeat_interval: 10s         # keeps the slot moving while nothing happens
   receive_timeout: 30s            # silence after which the connection is made again
+  poll_interval: 500ms            # how often triggers' changes are fetched while there is no slot
+  wal_transition_timeout: 5m      # a hand-over to the wal that takes longer is tried again later
+  auto_replica_identity: false    # true: alter tables that need another replica identity
+  lock_timeout: 200ms             # how long writers may be made to wait by us
+  max_handover_lag: 16MiB         # hand over when the stream is no further behind
+  # shadow: 60s                   # compare triggers and wal for so long before the hand-over
+  table_settings: {}              # public.orders: {mode: trigger}: for some tables differently
   # metrics_port: 9108            # Prometheus, on this port
 
 base:                             # tables as a whole, read by Spark when they are taken up

@@ -73,16 +73,15 @@ def snapshot(
 def _choose(dsn: str, names: SourceNames, store: Store, patterns: Sequence[str]) -> list[int]:
     """The tables that are asked for, by oid."""
     from tailrace.bases.automatic import tables_in_want
+    from tailrace.control.captured import captured_tables
     from tailrace.postgres.catalog import read_tables
     from tailrace.postgres.pattern import TablePattern
-    from tailrace.postgres.publication import published_tables
     from tailrace.postgres.session import connect
 
     if not patterns:
         return tables_in_want(dsn, names, store)
     with connect(dsn) as conn:
-        published = published_tables(conn, names)
-        tables = read_tables(conn, [member.relation_oid for member in published])
+        tables = read_tables(conn, [each.oid for each in captured_tables(conn, names)])
     oids: list[int] = []
     for pattern in map(TablePattern.parse, patterns):
         found = [table.oid for table in tables if pattern.matches(table.schema, table.name)]

@@ -75,6 +75,10 @@ def _source(source: SourceReport) -> Iterator[tuple[str, str, str]]:
         yield "", "", f"confirmed {source.confirmed_lsn}, {retained}"
     if not source.error:
         yield "tables", f"{len(source.tables)} captured", " ".join(source.tables)
+    for table in source.modes:
+        if table.mode != "WAL" or table.last_error:
+            error = f": {table.last_error}" if table.last_error else ""
+            yield "", table.table, f"{table.mode}, {table.buffered_rows:,} rows buffered{error}"
     for base in source.bases_under_way:
         held = f"vacuum held back for {base.age_s} s and {base.xmin_age:,} transactions"
         yield "base", base.what or "waits for open transactions", held

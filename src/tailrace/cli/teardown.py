@@ -20,9 +20,10 @@ def teardown(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     verbose: Verbose = False,
 ) -> None:
-    """Drop the replication slot and the publications, and with --log delete the log.
+    """Drop slot, publications and triggers, and with --log delete the log.
 
-    Without its slot a log cannot go on: capture must begin a new one.
+    Without them a log cannot go on: capture must begin a new one. The schemas
+    of triggers and buffers go as well, unless another source uses them.
     Tables in Postgres and in the lake stay as they are; a new log needs an
     empty place in the lake.
 
@@ -35,7 +36,7 @@ def teardown(
 
     settings = load(config)
     names, store = source_names(settings), open_store(settings.log.url)
-    what = f"slot {names.slot}, publications {names.publication} and {names.inserts}"
+    what = f"slot {names.slot}, its publications, and triggers and buffers of its tables"
     if log:
         what += f", and the whole log at {store.url}"
     if not yes:
@@ -49,19 +50,21 @@ def teardown(
 
 def _drop(dsn: str, names: SourceNames, log: Store | None) -> None:
     """As the leader, so that nobody captures meanwhile."""
+    from tailrace.control.removal import remove_capture
+    from tailrace.postgres.lock_session import LockSession
     from tailrace.postgres.publication import drop_publication
-    from tailrace.postgres.replication import ReplicationConnection
     from tailrace.postgres.session import connect
     from tailrace.postgres.slot import drop_slot
 
-    leader = ReplicationConnection(dsn)
+    leader = LockSession(dsn)
     try:
         if not leader.try_lock(names.slot):
             raise SourceError(f"a capture process leads slot {names.slot}", hint="stop it first")
         with connect(dsn) as conn:
             drop_slot(conn, names.slot)
-            for publication in (names.publication, names.inserts):
+            for publication in (names.publication, names.inserts, names.buffers, names.shadow):
                 drop_publication(conn, publication)
+            remove_capture(conn, names, keep=leader.ping)
         if log is not None:
             _delete(log)
     finally:

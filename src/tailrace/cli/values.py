@@ -51,6 +51,13 @@ def yes_or_no(value: object) -> object:
     return value
 
 
+def below_deadlock_timeout(value: timedelta) -> timedelta:
+    """A wait of ours must end before Postgres looks for a deadlock, and may then end another's."""
+    if not timedelta(milliseconds=1) <= value < timedelta(seconds=1):
+        raise ValueError("must be from 1ms to below 1s: Postgres looks for deadlocks after 1s")
+    return value
+
+
 def _not_empty(value: tuple[str, ...]) -> tuple[str, ...]:
     if not value:
         raise ValueError("must name a table")
@@ -132,7 +139,8 @@ Size = Annotated[int, BeforeValidator(_size)]
 Count = Annotated[int, BeforeValidator(_count)]
 PathOrUrl = Annotated[str, AfterValidator(_path)]
 Url = Annotated[str, AfterValidator(_url)]
-OptionalTablePatterns = tuple[Annotated[str, AfterValidator(_table_pattern)], ...]
+TablePatternText = Annotated[str, AfterValidator(_table_pattern)]
+OptionalTablePatterns = tuple[TablePatternText, ...]
 TablePatterns = Annotated[OptionalTablePatterns, AfterValidator(_not_empty)]
 Columns = Annotated[tuple[str, ...], AfterValidator(_some_columns)]
 Where = Annotated[str, AfterValidator(_where)]

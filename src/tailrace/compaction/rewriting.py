@@ -16,13 +16,13 @@ import pyarrow as pa
 from tailrace.compaction.folding import Folded
 from tailrace.compaction.texts import to_lines, widened
 from tailrace.decode import change_schema, decode_base
-from tailrace.decode.arrays import text_offsets
 from tailrace.failpoint import failpoint
 from tailrace.log import BasePart
 from tailrace.log.base_part import BaseIdentity
 from tailrace.log.bases import put_base_part, read_base_part
 from tailrace.model import Lsn, Relation
 from tailrace.model.change import TEXT
+from tailrace.postgres.binaries import text_offsets
 from tailrace.sinks.fold import Fold
 from tailrace.sinks.keys import Mask, find_keys
 from tailrace.sinks.settle import settle

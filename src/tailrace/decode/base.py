@@ -11,15 +11,16 @@ from collections.abc import Collection, Iterator
 import numpy as np
 import pyarrow as pa
 
-from tailrace.decode.arrays import text_offsets
 from tailrace.decode.changes import Changes
 from tailrace.decode.decoder import TableChanges, piece_limits
-from tailrace.decode.lines import split_lines, unescaped
+from tailrace.decode.origins import origins
 from tailrace.decode.rows import Rows
 from tailrace.decode.table import build_table
 from tailrace.decode.transactions import Transactions
 from tailrace.decode.types import change_schema, wanted_columns
 from tailrace.model import Lsn, Origin, Relation
+from tailrace.postgres.binaries import text_offsets
+from tailrace.postgres.copy_lines import split_lines, unescaped
 from tailrace.postgres.pgoutput import Tag
 
 
@@ -40,8 +41,9 @@ def decode_base(
     wanted = [column in asked for column in relation.columns]
     for first, piece in _pieces(lines, *piece_limits(relation)):
         changes = _inserts(len(piece), first_ordinal + first, relation, position, taken_ts_us)
+        origin = origins(Origin.SNAPSHOT, len(piece))
         rows = build_table(
-            schema, _rows(piece, wanted), changes, np.arange(len(piece)), origin=Origin.SNAPSHOT
+            schema, _rows(piece, wanted), changes, np.arange(len(piece)), origin=origin
         )
         yield TableChanges(relation, rows)
 

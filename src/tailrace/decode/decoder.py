@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tailrace.decode.changes import Changes, list_changes
 from tailrace.decode.corrupt import corrupt
+from tailrace.decode.origins import origins_of
 from tailrace.decode.rows import read_rows
 from tailrace.decode.runs import Run, split_into_runs
 from tailrace.decode.table import build_table
@@ -87,7 +88,13 @@ def _decode_run(
     asked = set(wanted_columns(run.relation, columns))
     wanted = [column in asked for column in run.relation.columns]
     return pa.concat_tables(
-        build_table(schema, read_rows(frames, changes.frame[places], wanted), changes, places)
+        build_table(
+            schema,
+            read_rows(frames, changes.frame[places], wanted),
+            changes,
+            places,
+            origin=origins_of(frames, changes.frame[places]),
+        )
         for places in _pieces(frames, changes, run)
     )
 

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tailrace.decode.arrays import Array, pick, text_bytes, text_offsets, with_validity
+from tailrace.decode.arrays import with_validity
+from tailrace.postgres.binaries import Array, pick, text_bytes, text_offsets
 
 _BYTEA: Final = r"^\\x([0-9a-f]{2})*$"
 _LARGE_DIGITS: Final = 1 << 14

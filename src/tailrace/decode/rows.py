@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.decode.corrupt import corrupt
-from tailrace.decode.tuples import WORD_BYTES, Cells, MalformedTuple, walk
 from tailrace.postgres.frames import Frames
 from tailrace.postgres.pgoutput import Tag
+from tailrace.postgres.tuples import WORD_BYTES, Cells, MalformedTuple, walk
 
 _MARK_AT: Final = 5
 """A row frame is a tag, the table's oid, then a mark that says which tuple follows."""

@@ -15,15 +15,16 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tailrace.decode.arrays import Array, gather, nested, nulls, struct
+from tailrace.decode.arrays import gather, nested, nulls, struct
 from tailrace.decode.changes import Changes
 from tailrace.decode.rows import Rows
-from tailrace.decode.tuples import TEXT, UNCHANGED, Cells
 from tailrace.decode.types import NAMES, TEXTS, TIMESTAMP_UTC
 from tailrace.decode.values import convert, exact_text
-from tailrace.model import Op, Origin
+from tailrace.model import Op
 from tailrace.model.change import BEFORE
+from tailrace.postgres.binaries import Array
 from tailrace.postgres.pgoutput import Tag
+from tailrace.postgres.tuples import TEXT, UNCHANGED, Cells
 
 _OPS: Final = pa.array([str(op) for op in Op], pa.string())
 _OP_OF_TAG: Final = np.zeros(256, dtype=np.int8)
@@ -62,9 +63,11 @@ def build_table(
     changes: Changes,
     places: NDArray[np.intp],
     *,
-    origin: Origin = Origin.WAL,
+    origin: Array,
 ) -> pa.Table:
-    """The table of `rows`, which are the changes at `places`; `schema` is their change schema."""
+    """The table of `rows`, which are the changes at `places`; `schema` is their change schema,
+    `origin` how each was captured.
+    """
     before_type = schema.field(BEFORE).type
     fields = [before_type.field(index) for index in range(before_type.num_fields)]
     left = _Leftovers()
@@ -77,7 +80,7 @@ def build_table(
     meta = [
         _OPS.take(_OP_OF_TAG[rows.tag]),
         *_place_columns(changes, places),
-        pa.repeat(pa.scalar(str(origin), pa.string()), len(places)),
+        origin,
         _unchanged(rows, [column.name for column in fields]),
         before,
         left.to_map(len(places)),

@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tailrace.decode.arrays import Array, as_strings, nulls, text_bytes, text_offsets
+from tailrace.decode.arrays import as_strings, nulls
 from tailrace.decode.octets import to_binary
+from tailrace.postgres.binaries import Array, text_bytes, text_offsets
 
 _INTEGER: Final = r"^-?[0-9]+$"
 _FLOAT: Final = r"^(-?[0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?|-?Infinity|NaN)$"

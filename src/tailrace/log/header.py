@@ -11,13 +11,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 from tailrace.errors import LogError, SegmentCorrupt
 from tailrace.model import Lsn, NamedType, Offset, Relation
 from tailrace.postgres.pgoutput import parse_relation
 
 FORMAT_VERSION: Final = 1
+
+Note: TypeAlias = Mapping[str, object]
+"""What whoever wrote a segment must know again when the log goes on after it."""
+
+DRAINED: Final = "drained"
+"""In a note: the snapshot up to which the buffers are in the log, as of the segment's end."""
 
 
 class Kind(StrEnum):
@@ -88,7 +94,7 @@ class Header:
     relations: tuple[RelationUse, ...] = ()
     parts: tuple[Part, ...] = ()
     xid: int = 0
-    note: Mapping[str, object] | None = None
+    note: Note | None = None
 
     @property
     def initial(self) -> dict[int, Relation]:

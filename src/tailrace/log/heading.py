@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from tailrace.errors import SegmentCorrupt
-from tailrace.log.header import Header, Kind, Part, RelationUse, SourceIdentity
+from tailrace.log.header import Header, Kind, Note, Part, RelationUse, SourceIdentity
 from tailrace.log.offsets import ChangeOffsets
 from tailrace.log.relations import join_uses
 from tailrace.model import Lsn, Offset
@@ -27,6 +27,7 @@ def head_transactions(
     writer: str,
     start: Lsn,
     relations: tuple[RelationUse, ...],
+    note: Note | None = None,
 ) -> Header:
     """The header of whole transactions, the first of which follows `start`; raises
     SegmentCorrupt.
@@ -50,6 +51,7 @@ def head_transactions(
         commit_ts_us_min=int(transactions.commit_ts_us.min()),
         commit_ts_us_max=int(transactions.commit_ts_us.max()),
         relations=relations,
+        note=note,
     )
 
 
@@ -86,6 +88,7 @@ def head_parts(
     xid: int,
     parts: tuple[Part, ...],
     uses: tuple[tuple[RelationUse, ...], ...],
+    note: Note | None = None,
 ) -> Header:
     """The header of the one transaction that `parts` are pieces of; `frames` is its Commit and
     `uses` what the headers of the parts say.
@@ -98,6 +101,7 @@ def head_parts(
         writer=writer,
         start=start,
         relations=(),
+        note=note,
     )
     if len(frames) != 1:
         raise SegmentCorrupt(f"the transaction after {start} has more than a commit beside parts")

@@ -14,6 +14,7 @@ Names carry positions as 16 hex digits, so they sort as the log does.
     tables/<oid>/<n>.json             how a published table stood when it was last looked at
     publication/<n>.json              the publication after our n-th change of it
     inserts/<n>.json                  the same, of the publication of inserts alone
+    buffers/<n>.json                  the same, of the publication of triggers' buffers
     readers/<reader>/<position>       how far a registered reader has got
     streams/<stream>/...              a stream's start and its batches
     torn/<n>-<name>                   a damaged tail that recovery put aside
@@ -39,13 +40,14 @@ TABLES: Final = "tables/"
 SHAPES: Final = "shapes/"
 PUBLICATION: Final = "publication/"
 INSERTS: Final = "inserts/"
+BUFFERS: Final = "buffers/"
 READERS: Final = "readers/"
 STREAMS: Final = "streams/"
 TORN: Final = "torn/"
 INTENT: Final = "intent.json"
 LEVELS: Final = (
     *(SEGMENTS, MERGED, PARTS, PROGRESS, FRONTIER, BASES, WANTED, TABLES, SHAPES),
-    *(PUBLICATION, INSERTS, READERS, STREAMS, TORN),
+    *(PUBLICATION, INSERTS, BUFFERS, READERS, STREAMS, TORN),
 )
 """All that a log consists of, beside the intent."""
 GENESIS: Final = f"{SEGMENTS}{Lsn(0).hex16}.arrow"

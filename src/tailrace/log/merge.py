@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from tailrace.failpoint import failpoint
 from tailrace.log import layout, segment
-from tailrace.log.header import Header, Kind
+from tailrace.log.header import DRAINED, Header, Kind
 from tailrace.log.layout import FrontierKind
 from tailrace.log.marks import move_frontier
 from tailrace.log.ranges import Ranges
@@ -147,7 +147,7 @@ class _Run:
         last = self.headers[-1] if self.headers else None
         follows = last is None or (last.end, last.source) == (header.start, header.source)
         fits = self._size + header.data_bytes <= policy.target_bytes
-        return is_small and follows and fits and self._agrees(header)
+        return is_small and follows and fits and self._agrees(header) and self._continues(header)
 
     def add(self, header: Header) -> None:
         """Take it."""
@@ -162,6 +162,15 @@ class _Run:
             self._versions.get(frame, relation) == relation
             for frame, relation in header.versions.items()
         )
+
+    def _continues(self, header: Header) -> bool:
+        # "Drained up to here" is said of a segment's end: it must not come to cover what was
+        # streamed after it.
+        return not self.headers or _is_drained(self.headers[-1]) == _is_drained(header)
+
+
+def _is_drained(header: Header) -> bool:
+    return header.note is not None and DRAINED in header.note
 
 
 def merged_header(headers: list[Header], *, writer: str) -> Header:
@@ -180,4 +189,5 @@ def merged_header(headers: list[Header], *, writer: str) -> Header:
         commit_ts_us_min=min(header.commit_ts_us_min for header in headers),
         commit_ts_us_max=max(header.commit_ts_us_max for header in headers),
         relations=join_uses(header.relations for header in headers),
+        note=next((header.note for header in reversed(headers) if header.note), None),
     )

@@ -16,11 +16,11 @@ from typing import Final
 
 from tailrace.errors import LogError, OffsetOutOfRange, SegmentMissing
 from tailrace.log import layout, segment
-from tailrace.log.header import Header
+from tailrace.log.header import Header, Note
 from tailrace.log.marks import Frontiers, read_frontiers
 from tailrace.log.ranges import Ranges
 from tailrace.log.segment import Segment
-from tailrace.log.tip import Tip, newest_progress
+from tailrace.log.tip import Tip, ending_at, newest_progress
 from tailrace.model import Lsn, Offset
 from tailrace.storage import ObjectMissing, Store
 
@@ -60,6 +60,8 @@ class Reader:
         self._ends: set[Lsn] = set()
         self._frontiers = Frontiers(Lsn(0), Lsn(0))
         self._merged: Ranges | None = None
+        self._last_end: Lsn | None = None
+        self._last_note: Note | None = None
 
     def begin(self) -> Lsn:
         """Where the log starts: at its genesis, or where retention has cut it."""
@@ -74,9 +76,11 @@ class Reader:
         if progress is not None:
             source, end = progress.source, max(begin, progress.segment_end)
         self._ends.add(end)
+        last: Header | None = None
         while (link := self._around(end)) is not None:
-            source, end = link.header.source, link.header.end
-        return Tip(source, end, max(end, progress.position) if progress is not None else end)
+            last, source, end = link.header, link.header.source, link.header.end
+        position = max(end, progress.position) if progress is not None else end
+        return Tip(source, end, position, self._note_at(end, last))
 
     def walk(self, after: Offset) -> Iterator[Link]:
         """The segments that hold anything after `after`, in order, to the end of the log."""
@@ -164,6 +168,14 @@ class Reader:
         start = max((start for start in starts if floor <= start <= position), default=None)
         link = None if start is None else self._link(layout.segment_key(start), position)
         return link if link is not None and link.header.end > position else None
+
+    def _note_at(self, end: Lsn, last: Header | None) -> Note | None:
+        """The note at the end of the log; looked for once as long as the end stays where it is."""
+        if last is None and end != self._last_end:
+            last = ending_at(self.store, end) or self._genesis()
+        if last is not None:
+            self._last_end, self._last_note = end, last.note
+        return self._last_note
 
     def _goes_on_after(self, position: Lsn) -> bool:
         if self.store.list(layout.SEGMENTS, after=layout.segment_key(position)):

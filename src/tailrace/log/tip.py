@@ -12,12 +12,12 @@ import json
 import logging
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 
 from tailrace.errors import SegmentCorrupt, SegmentMissing
 from tailrace.log import layout, segment
-from tailrace.log.header import FORMAT_VERSION, Header, SourceIdentity
+from tailrace.log.header import FORMAT_VERSION, Header, Note, SourceIdentity
 from tailrace.log.marks import read_frontiers
 from tailrace.model import Lsn
 from tailrace.storage import ObjectExists, ObjectMissing, Store
@@ -27,11 +27,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Tip:
-    """`segment_end` names the next segment; `position` is what may be acknowledged."""
+    """`segment_end` names the next segment; `position` is what may be acknowledged. `note` is that
+    of the last segment, or of the genesis if there is none.
+    """
 
     source: SourceIdentity
     segment_end: Lsn
     position: Lsn
+    note: Note | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,23 @@ def recover_tip(store: Store) -> Tip | None:
         # frontier first, and the chain goes on from there.
         frontier = read_frontiers(store).highest
         if frontier <= end:
-            return Tip(source, end, max(end, progress.position) if progress is not None else end)
+            position = max(end, progress.position) if progress is not None else end
+            ending = last if last is not None and last.end == end else ending_at(store, end)
+            return Tip(source, end, position, (ending or genesis).note)
+
+
+def ending_at(store: Store, end: Lsn) -> Header | None:
+    """The segment that ends the log; None if it has none."""
+    # The small level first: what is deleted after this listing is in the merged level by then.
+    small = [entry.key for entry in store.list(layout.SEGMENTS) if entry.key != layout.GENESIS]
+    merged = [entry.key for entry in store.list(layout.MERGED)]
+    ending = [key for key in merged if layout.range_of(key)[1] == end]
+    for key in [*ending, *reversed(small)]:
+        with suppress(ObjectMissing):
+            header = segment.read_header(store, key)
+            if header.end <= end:
+                return header if header.end == end else None
+    return None
 
 
 def _last_of_chain(store: Store, start: Lsn) -> Header | None:

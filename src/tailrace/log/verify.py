@@ -127,6 +127,7 @@ def _header(header: Header, frames: Frames) -> Header:
         writer=header.writer,
         start=header.start,
         relations=_uses(header, frames, offsets),
+        note=header.note,
     )
 
 
@@ -165,6 +166,7 @@ def _parts_header(store: Store, header: Header, frames: Frames) -> Header:
         xid=header.xid,
         parts=header.parts,
         uses=tuple(uses),
+        note=header.note,
     )
 
 

@@ -9,14 +9,13 @@ ago. Not thread-safe: one thread writes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from tailrace.errors import LogFenced
 from tailrace.failpoint import failpoint
 from tailrace.log import layout, segment
-from tailrace.log.header import Header, Kind, Part, RelationUse, SourceIdentity
+from tailrace.log.header import Header, Kind, Note, Part, RelationUse, SourceIdentity
 from tailrace.log.heading import head_part, head_parts, head_transactions
 from tailrace.log.marks import raise_mark, read_frontiers
 from tailrace.log.offsets import ChangeOffsets
@@ -90,13 +89,13 @@ class Writer:
         """Forget the parts put so far: the log has their transaction. Retention deletes them."""
         self._open = None
 
-    def append(self, frames: Frames) -> Header:
+    def append(self, frames: Frames, note: Note | None = None) -> Header:
         """Seal whole transactions, or the Commit that ends the parts; durable on return."""
         if self._open is not None:
-            header = self._head_parts(frames, self._open)
+            header = self._head_parts(frames, self._open, note)
             self._put(header, frames)
         else:
-            header = self._append_transactions(frames)
+            header = self._append_transactions(frames, note)
         self._open = None
         self.segment_end = header.end
         self.position = max(self.position, header.end)
@@ -116,7 +115,7 @@ class Writer:
         self.position = position
         self._segments_since_progress = 0
 
-    def _append_transactions(self, frames: Frames) -> Header:
+    def _append_transactions(self, frames: Frames, note: Note | None) -> Header:
         offsets = ChangeOffsets.of(frames)
         followed = self._relations.follow(frames, offsets)
         header = head_transactions(
@@ -127,12 +126,13 @@ class Writer:
             writer=self._writer_id,
             start=self.segment_end,
             relations=followed.uses,
+            note=note,
         )
         self._put(header, frames)
         self._relations.accept(followed)
         return header
 
-    def _head_parts(self, frames: Frames, ended: _OpenParts) -> Header:
+    def _head_parts(self, frames: Frames, ended: _OpenParts, note: Note | None) -> Header:
         return head_parts(
             frames,
             source=self._source,
@@ -141,6 +141,7 @@ class Writer:
             xid=ended.xid,
             parts=ended.parts,
             uses=ended.uses,
+            note=note,
         )
 
     def _put(self, header: Header, frames: Frames) -> None:
@@ -173,13 +174,13 @@ def put_genesis(
     start: Lsn,
     *,
     writer_id: str,
-    note: Mapping[str, object],
+    note: Note,
 ) -> Tip:
     """Begin the chain at `start`, the slot's consistent point."""
     assert start > 0
     header = Header(Kind.GENESIS, source, writer_id, Lsn(0), start, note=note)
     put_segment(store, header, memoryview(segment.encode(header, Frames.empty())))
-    return Tip(source, start, start)
+    return Tip(source, start, start, note)
 
 
 def _fenced(message: str) -> LogFenced:

@@ -14,18 +14,18 @@ from typing import Final
 
 import psycopg
 
-from tailrace.errors import SchemaError, SourceError
 from tailrace.model import Lsn
-from tailrace.postgres.blockers import listed, lockers
-from tailrace.postgres.catalog import Kind, TableInfo, read_tables
+from tailrace.postgres.catalog import TableInfo
 from tailrace.postgres.publication import Fingerprint, fingerprint
 from tailrace.postgres.quote import identifier, qualified, statement
 from tailrace.postgres.session import Connection
-from tailrace.postgres.sqlstate import source_error
+from tailrace.postgres.table_lock import (
+    lock_out_writers,
+    must_be_unchanged,
+    on_table,
+    refusal,
+)
 from tailrace.postgres.table_shape import TableShape, read_shape
-
-BEFORE_COMMIT_MS_MAX: Final = 10_000
-"""How long `before_commit` may hold up the writers of a table; then the server rolls back."""
 
 # Below these, ALTER PUBLICATION … ADD TABLE beside writers loses changes of that table
 # (postgres commit 4909b38af03, "fix data loss in logical replication").
@@ -66,48 +66,26 @@ def add_table(
         is_locked = not (adds_beside_writers(conn.info.server_version) and holds_rows(conn, table))
         with conn.transaction():
             if is_locked:
-                _lock(conn, table, lock_timeout_ms)
+                lock_out_writers(conn, table, lock_timeout_ms)
             # ONLY: the children of an inheritance tree are tables of their own.
             query = "ALTER PUBLICATION {} ADD TABLE ONLY {}"
             name = qualified(table.schema, table.name)
             conn.execute(statement(query, identifier(publication), name))
             # From here on nobody can alter the table.
-            _must_be_unchanged(conn, table)
-            empty = _empty(conn, table) if is_locked else None
+            must_be_unchanged(conn, table)
+            empty = empty_table(conn, table) if is_locked else None
             planned = fingerprint(conn, publication)
             assert planned is not None
             before_commit(planned)
         return empty
-    except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled) as exc:
-        raise SourceError(
-            f"{table.qualified} is being written: {listed(lockers(conn, table.oid))}",
-            hint="end or commit these transactions; the table is tried again",
-            retry=True,
-        ) from exc
     except psycopg.Error as exc:
-        raise source_error(exc) from exc
+        raise refusal(conn, table, exc) from exc
 
 
-def _lock(conn: Connection, table: TableInfo, lock_timeout_ms: int) -> None:
-    timeouts = {"lock": str(lock_timeout_ms), "idle": str(BEFORE_COMMIT_MS_MAX)}
-    conn.execute(
-        """SELECT set_config('lock_timeout', %(lock)s, true),
-                  set_config('idle_in_transaction_session_timeout', %(idle)s, true)""",
-        timeouts,
-    )
-    conn.execute(_on_table("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", table))
-
-
-def _must_be_unchanged(conn: Connection, table: TableInfo) -> None:
-    if read_tables(conn, [table.oid]) != [table]:
-        raise SchemaError(
-            f"{table.qualified} was altered while it was being added", hint="try again", retry=True
-        )
-
-
-def _empty(conn: Connection, table: TableInfo) -> EmptyTable | None:
-    """Who has written the table before has released its lock, and so has ended, at or before the
-    position that the server hands out now; who writes it later ends after that.
+def empty_table(conn: Connection, table: TableInfo) -> EmptyTable | None:
+    """Under the lock: if the table has no rows, as of when. Who has written it before has released
+    its lock, and so has ended, at or before the position that the server hands out now; who writes
+    it later ends after that.
     """
     if holds_rows(conn, table):
         return None
@@ -125,13 +103,6 @@ SELECT pg_current_wal_insert_lsn()::text,
 
 def holds_rows(conn: Connection, table: TableInfo) -> bool:
     """True if the table, or any partition of it, has a row that this session can see."""
-    row = conn.execute(_on_table("SELECT EXISTS (SELECT FROM {})", table)).fetchone()
+    row = conn.execute(on_table("SELECT EXISTS (SELECT FROM {})", table)).fetchone()
     assert row is not None
     return bool(row[0])
-
-
-def _on_table(query: str, table: TableInfo) -> psycopg.sql.Composed:
-    """The rows of a partitioned table are in its partitions, those of any other in itself."""
-    if table.kind is not Kind.PARTITIONED:
-        query = query.replace("{}", "ONLY {}")
-    return statement(query, qualified(table.schema, table.name))

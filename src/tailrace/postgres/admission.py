@@ -5,7 +5,7 @@ Each table is judged alone: one that cannot be taken never keeps out the others.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 
 import psycopg
@@ -13,7 +13,7 @@ import psycopg
 from tailrace.errors import ConfigError
 from tailrace.postgres.catalog import TableInfo, read_tables, relation_names
 from tailrace.postgres.check_publication import publication_findings, slot_findings
-from tailrace.postgres.check_server import server_findings
+from tailrace.postgres.check_server import by_triggers, server_findings
 from tailrace.postgres.check_table import table_findings
 from tailrace.postgres.finding import Finding, Severity, blocker, warning
 from tailrace.postgres.pattern import TablePattern
@@ -34,8 +34,11 @@ def check(
     names: SourceNames,
     selection: Selection,
     application_name: str = APPLICATION_NAME,
+    may_use_triggers: Callable[[TableInfo], bool] = lambda _: False,
+    is_wal_optional: bool = False,
 ) -> list[Finding]:
     """All findings: server first, then slot and publication, then patterns and tables by name.
+    `may_use_triggers` tells for which tables they may stand in for the WAL.
 
     Changes nothing. Raises ConfigError for a pattern that cannot be read, SourceError if the
     server cannot be asked.
@@ -44,11 +47,13 @@ def check(
     try:
         server = read_server(conn, slot=names.slot)
         return [
-            *server_findings(server, application_name=application_name),
+            *server_findings(
+                server, application_name=application_name, is_wal_optional=is_wal_optional
+            ),
             *slot_findings(read_slot(conn, names.slot), server),
             *publication_findings(conn, names.publication, server),
             *publication_findings(conn, names.inserts, server, inserts_only=True),
-            *_pattern_findings(conn, names, parsed, selection),
+            *_pattern_findings(conn, names, parsed, selection, may_use_triggers),
         ]
     except psycopg.Error as exc:
         raise source_error(exc) from exc
@@ -76,6 +81,7 @@ def _pattern_findings(
     names: SourceNames,
     patterns: Sequence[TablePattern],
     selection: Selection,
+    may_use_triggers: Callable[[TableInfo], bool],
 ) -> list[Finding]:
     relations = relation_names(conn)
     asked: dict[int, TableInfo] = {}
@@ -89,12 +95,18 @@ def _pattern_findings(
             findings.append(_no_match(pattern, relations))
     members = {member.relation_oid for member in published_tables(conn, names)}
     for table in sorted(asked.values(), key=lambda table: (table.schema, table.name)):
-        findings += table_findings(
+        is_published = table.oid in members
+        found = table_findings(
             conn,
             table,
             inserts_only=selection.is_inserts_only(table),
-            is_published=table.oid in members,
+            is_published=is_published,
         )
+        if is_blocked(found) and may_use_triggers(table):
+            # What identifies a row matters to the WAL alone.
+            least = table_findings(conn, table, inserts_only=True, is_published=is_published)
+            found = found if is_blocked(least) else by_triggers(found)
+        findings += found
     return findings
 
 

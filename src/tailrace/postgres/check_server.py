@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Final
 
-from tailrace.postgres.finding import Finding, blocker, warning
+from tailrace.postgres.finding import Finding, Severity, blocker, warning
 from tailrace.postgres.known_bugs import bugs_of
 from tailrace.postgres.quote import identifier, shown
 from tailrace.postgres.server import Server
@@ -18,13 +19,17 @@ _QUORUM: Final = re.compile(r"\s*(?:(?:FIRST|ANY)\s+)?\d+\s*\((.*)\)\s*", re.IGN
 _STANDBY: Final = re.compile(r'"((?:[^"]|"")*)"|([^\s,"]+)')
 
 
-def server_findings(server: Server, *, application_name: str) -> list[Finding]:
-    """Everything that concerns no single table."""
+def server_findings(
+    server: Server, *, application_name: str, is_wal_optional: bool = False
+) -> list[Finding]:
+    """Everything that concerns no single table. If the WAL is optional, what keeps it from being
+    used is no blocker: triggers capture until then.
+    """
+    wal = [*_wal_level(server), *_role(server), *_limits(server)]
     return [
         *_version(server),
-        *_wal_level(server),
-        *_role(server),
-        *_limits(server),
+        *_standby(server),
+        *(by_triggers(wal) if is_wal_optional else wal),
         *_synchronous(server, application_name),
         *_wal_kept(server),
         *_surroundings(server),
@@ -40,13 +45,26 @@ def _version(server: Server) -> Iterator[Finding]:
         yield warning("server", f"postgres {server.version} {what}", f"update to {fixed}")
 
 
-def _wal_level(server: Server) -> Iterator[Finding]:
+def by_triggers(findings: Iterable[Finding]) -> list[Finding]:
+    """What only keeps the WAL from being used, told as such."""
+    return [
+        replace(each, severity=Severity.WARNING, message=f"{each.message}; triggers capture")
+        if each.severity is Severity.BLOCKER
+        else each
+        for each in findings
+    ]
+
+
+def _standby(server: Server) -> Iterator[Finding]:
     if server.in_recovery:
         yield blocker(
             "server",
             "the server is a standby: a publication cannot be made there",
             "point source.dsn at the primary",
         )
+
+
+def _wal_level(server: Server) -> Iterator[Finding]:
     if server.wal_level != "logical":
         yield blocker(
             "server",

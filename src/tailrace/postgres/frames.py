@@ -26,6 +26,9 @@ WAL_HEADER_BYTES: Final = 25
 DATA_BYTES_MAX: Final = (1 << 31) - 1
 """An Arrow binary column counts its bytes in 32 bits, signed."""
 
+BUFFERED: Final = np.uint64(1 << 63)
+"""The top bit of `lsn`: the frame was made of a buffered row, whose number the other bits are."""
+
 _COLUMNS: Final[dict[str, pa.DataType]] = {"lsn": pa.uint64(), "frame": pa.binary()}
 ARROW_SCHEMA: Final = pa.schema(_COLUMNS)
 
@@ -67,6 +70,16 @@ class Frames:
     def tags(self) -> NDArray[np.uint8]:
         """The first byte of every frame."""
         return self.data[self.offsets[:-1]]
+
+    @property
+    def is_buffered(self) -> NDArray[np.bool_]:
+        """For each frame, whether it was made of a row that a trigger has buffered."""
+        return self.lsn >= BUFFERED
+
+    @property
+    def buffer_seqs(self) -> NDArray[np.int64]:
+        """The number of the buffered row that each frame was made of, where `is_buffered`."""
+        return (self.lsn & ~BUFFERED).astype(np.int64)
 
     def frame(self, index: int) -> bytes:
         """One frame, copied out."""

@@ -91,11 +91,14 @@ def published_tables(conn: Connection, names: SourceNames) -> tuple[Membership, 
 
 
 def create_publication(
-    conn: Connection, publication: str, *, inserts_only: bool = False
+    conn: Connection, publication: str, *, inserts_only: bool = False, of_buffers: bool = False
 ) -> Fingerprint:
     """Make it, without tables, before the slot: decoding uses the catalog of each change's time."""
     query = "CREATE PUBLICATION {} WITH (publish_via_partition_root = true)"
-    if inserts_only:
+    if of_buffers:
+        # What we delete there, once it is durable, is nobody's change.
+        query = "CREATE PUBLICATION {} WITH (publish = 'insert')"
+    elif inserts_only:
         query = (
             "CREATE PUBLICATION {} "
             "WITH (publish = 'insert, truncate', publish_via_partition_root = true)"

@@ -17,9 +17,11 @@ from tailrace.errors import ConfigError
 
 _PREFIX: Final = "tailrace_"
 _INSERTS_SUFFIX: Final = "_inserts"
-_RESERVED_SUFFIXES: Final = ("_buffers", _INSERTS_SUFFIX)
+_BUFFERS_SUFFIX: Final = "_buffers"
+_SHADOW_SUFFIX: Final = "_shadow"
+_RESERVED_SUFFIXES: Final = (_BUFFERS_SUFFIX, _INSERTS_SUFFIX, _SHADOW_SUFFIX)
 _NAME_BYTES_MAX: Final = 63
-SOURCE_NAME_CHARACTERS_MAX: Final = _NAME_BYTES_MAX - len(_PREFIX) - len(_INSERTS_SUFFIX)
+SOURCE_NAME_CHARACTERS_MAX: Final = _NAME_BYTES_MAX - len(_PREFIX) - len(_BUFFERS_SUFFIX)
 
 _SOURCE_NAME: Final = re.compile(r"[a-z0-9_]+")
 
@@ -28,14 +30,24 @@ _SOURCE_NAME: Final = re.compile(r"[a-z0-9_]+")
 class SourceNames:
     """What a source is called inside Postgres.
 
-    >>> SourceNames.of("main")
-    SourceNames(slot='tailrace_main', publication='tailrace_main', inserts='tailrace_main_inserts')
+    >>> SourceNames.of("main").slot
+    'tailrace_main'
+    >>> SourceNames.of("main").buffers
+    'tailrace_main_buffers'
     """
 
     slot: str
     publication: str
     inserts: str
     """The publication of tables of which only inserts are captured."""
+
+    buffers: str
+    """The publication of the buffers that triggers write to."""
+
+    @property
+    def shadow(self) -> str:
+        """The publication of a table whose two captures are compared."""
+        return self.publication + _SHADOW_SUFFIX
 
     @classmethod
     def of(cls, source_name: str) -> Self:
@@ -56,7 +68,7 @@ class SourceNames:
                 hint=f"choose one that does not end in {' or '.join(_RESERVED_SUFFIXES)}",
             )
         name = _PREFIX + source_name
-        return cls(slot=name, publication=name, inserts=name + _INSERTS_SUFFIX)
+        return cls(name, name, name + _INSERTS_SUFFIX, name + _BUFFERS_SUFFIX)
 
 
 def identifier(name: str) -> sql.Identifier:

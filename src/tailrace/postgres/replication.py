@@ -58,6 +58,11 @@ class ReplicationConnection:
             self.close()
             raise
 
+    @property
+    def pid(self) -> int:
+        """The backend that streams, and that holds the lock."""
+        return self._pgconn.backend_pid
+
     def try_lock(self, slot: str) -> bool:
         """Try to become the leader; the lock is held until this connection ends."""
         query = sql.SQL("SELECT pg_try_advisory_lock({})").format(sql.Literal(lock_key(slot)))

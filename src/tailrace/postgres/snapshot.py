@@ -43,11 +43,14 @@ _TRANSACTION_TIMEOUT_VERSION_MIN: Final = 170000
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`name` is what a session imports, `position` the server's own WAL position of which it is."""
+    """`name` is what a session imports, `position` the server's own WAL position of which it is.
+    `shown` is the snapshot itself, as pg_snapshot writes it.
+    """
 
     name: str
     position: Lsn
     taken_ts_us: int
+    shown: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +69,12 @@ class SnapshotHolder:
     """`with SnapshotHolder(dsn) as holder: holder.hold(patience) …`; not thread-safe.
 
     `session` is inside the transaction that holds the snapshot; what it reads of the catalog is as
-    of the snapshot.
+    of the snapshot. With `slot` the slot that is made has this name, and stays.
     """
 
-    def __init__(self, dsn: str, *, application_name: str) -> None:
+    def __init__(self, dsn: str, *, application_name: str, slot: str | None = None) -> None:
         self._dsn = dsn
+        self._slot = slot
         settings = {
             "idle_in_transaction_session_timeout": f"{IDLE_TIMEOUT_S}s",
             "statement_timeout": "0",
@@ -150,18 +154,19 @@ class SnapshotHolder:
             raise connect_error(str(error), target) from error
         with exporter:
             # A name of its own for each try: the slot of an earlier one lingers for a moment.
-            name = sql.Identifier(f"tailrace_base_{secrets.token_hex(8)}")
-            create = "CREATE_REPLICATION_SLOT {} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
-            row = exporter.execute(sql.SQL(create).format(name)).fetchone()
+            name = self._slot or f"tailrace_base_{secrets.token_hex(8)}"
+            create = "CREATE_REPLICATION_SLOT {} {} LOGICAL pgoutput EXPORT_SNAPSHOT"
+            kind = sql.SQL("" if self._slot else "TEMPORARY")
+            row = exporter.execute(sql.SQL(create).format(sql.Identifier(name), kind)).fetchone()
             assert row is not None
             _, position, exported, _ = row
             failpoint("base.after_slot")
-            snapshot, shown = self._import(Lsn.parse(position), exported)
+            snapshot = self._import(Lsn.parse(position), exported)
         failpoint("base.after_import")
-        self._settle(shown, patience, deadline)
+        self._settle(snapshot.shown, patience, deadline)
         return snapshot
 
-    def _import(self, position: Lsn, exported: str) -> tuple[Snapshot, str]:
+    def _import(self, position: Lsn, exported: str) -> Snapshot:
         session = self.session
         session.execute("ROLLBACK")
         if session.info.server_version >= _TRANSACTION_TIMEOUT_VERSION_MIN:
@@ -171,7 +176,7 @@ class SnapshotHolder:
         row = session.execute(_EXPORT).fetchone()
         assert row is not None
         name, shown, taken_ts_us = row
-        return Snapshot(name, position, taken_ts_us), shown
+        return Snapshot(name, position, taken_ts_us, shown)
 
     def _settle(self, shown: str, patience: Patience, deadline: float) -> None:
         """Wait until no transaction that the snapshot shows as committed is still running."""

@@ -14,14 +14,18 @@ from typing import Final
 
 import psycopg
 
+from tailrace.capture.footing import is_drained
+from tailrace.control.captured import CapturedTable, captured_tables
+from tailrace.control.health import TableStat, read_stats
+from tailrace.control.tracking import Mode
 from tailrace.errors import LogError, SourceError
 from tailrace.log import Reader, layout, read_genesis
 from tailrace.log.bases import newest_positions
 from tailrace.log.retention import reader_positions
 from tailrace.log.wanted import WantedBase, wanted_bases
 from tailrace.model import Lsn
+from tailrace.postgres.leading import leader_pid
 from tailrace.postgres.pattern import TablePattern
-from tailrace.postgres.publication import Membership, published_tables
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.selection import Selection
 from tailrace.postgres.server import wal_position
@@ -41,7 +45,8 @@ class State(StrEnum):
 
     NOT_BEGUN = "not begun"  # neither log nor slot: capture has never run
     STREAMING = "streaming"
-    IDLE = "idle"  # nobody streams, and the server keeps its wal for us
+    DRAINING = "draining"  # no slot is needed: triggers capture, and a leader fetches it
+    IDLE = "idle"  # nobody captures; the server keeps its wal, or its buffers, for us
     LOST = "lost"  # the server has thrown away wal that the log does not have
     MISSING = "missing"  # the log goes on, the slot is gone
     UNKNOWN = "unknown"  # the server could not be asked
@@ -52,6 +57,7 @@ class SourceReport:
     """The slot and its tables, as Postgres sees them; `error` if Postgres could not be asked.
 
     `safe_wal_bytes` is how much more may be written before the slot is lost; None without a limit.
+    `modes` is what the control schema shows of each table; empty where there is none.
     `stale` are tables of which something was not streamed: they are whole again with a new base.
     """
 
@@ -62,6 +68,8 @@ class SourceReport:
     retained_wal_bytes: int | None = None
     safe_wal_bytes: int | None = None
     tables: tuple[str, ...] = ()
+    by_trigger: tuple[str, ...] = ()
+    modes: tuple[TableStat, ...] = ()
     without_base: tuple[str, ...] = ()
     stale: tuple[LeftOut, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
@@ -72,7 +80,7 @@ class SourceReport:
 @dataclass(frozen=True, slots=True)
 class LogReport:
     """The log; `start` is None if it has not begun. `lag_bytes` is the WAL that it does not have
-    yet.
+    yet. `is_drained` if it goes on with what triggers have buffered, not with a slot.
     """
 
     url: str
@@ -82,6 +90,7 @@ class LogReport:
     object_count: int = 0
     stored_bytes: int = 0
     lag_bytes: int | None = None
+    is_drained: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +123,7 @@ class Report:
     @property
     def is_healthy(self) -> bool:
         """False if something needs a person."""
-        is_captured = self.source.state in (State.NOT_BEGUN, State.STREAMING)
+        is_captured = self.source.state in (State.NOT_BEGUN, State.STREAMING, State.DRAINING)
         is_well = (
             not stream.error and (stream.verified is None or stream.verified.equal)
             for stream in self.streams
@@ -140,7 +149,7 @@ def gather(
     positions = reader_positions(reader.store)
     based = newest_positions(reader.store)
     wanted = wanted_bases(reader.store, based)
-    source = _source(dsn, names, selection, based, wanted, has_log=log.start is not None)
+    source = _source(dsn, names, selection, based, wanted, log)
     reports = tuple(
         replace(
             _stream(name, positions.get(name), log, reader, now_s),
@@ -149,7 +158,7 @@ def gather(
         )
         for name, tables in streams.items()
     )
-    if source.wal_lsn is not None and log.tip is not None:
+    if source.wal_lsn is not None and log.tip is not None and not log.is_drained:
         log = replace(log, lag_bytes=max(0, source.wal_lsn - log.tip.wal))
     return Report(source, log, reports)
 
@@ -160,51 +169,54 @@ def _source(
     selection: Selection,
     based: Collection[int],
     wanted: Mapping[int, WantedBase],
-    *,
-    has_log: bool,
+    log: LogReport,
 ) -> SourceReport:
     if dsn is None:
         return SourceReport(names.slot, State.UNKNOWN, error="the embedded postgres is not running")
     try:
         with connect(dsn) as conn:
             slot = read_slot(conn, names.slot)
-            published = published_tables(conn, names)
-            excluded = left_out(conn, selection, {member.relation_oid for member in published})
+            captured = captured_tables(conn, names)
+            excluded = left_out(conn, selection, {each.oid for each in captured})
             under_way = bases_under_way(conn)
             position = wal_position(conn)
+            is_led = leader_pid(conn, names.slot) is not None
+            modes = tuple(read_stats(conn, names.slot))
     except psycopg.Error as error:
         return SourceReport(names.slot, State.UNKNOWN, error=str(source_error(error)))
     except SourceError as error:
         return SourceReport(names.slot, State.UNKNOWN, error=str(error))
     return SourceReport(
         slot=names.slot,
-        state=_state(slot, has_log=has_log),
+        state=_state(slot, log, is_led=is_led),
         confirmed_lsn=slot.confirmed_flush_lsn if slot else None,
         wal_lsn=position,
         retained_wal_bytes=position - slot.restart_lsn if slot and slot.restart_lsn else None,
         safe_wal_bytes=slot.safe_wal_bytes if slot else None,
-        tables=_tables(published),
-        without_base=_tables(published, without=based),
+        tables=_tables(captured),
+        by_trigger=tuple(each.name for each in captured if each.mode is not Mode.WAL),
+        modes=modes,
+        without_base=_tables(captured, without=based),
         bases_under_way=under_way,
         stale=tuple(
-            LeftOut(member.table, wanted[member.relation_oid].reason)
-            for member in published
-            if member.relation_oid in wanted
+            LeftOut(each.name, wanted[each.oid].reason) for each in captured if each.oid in wanted
         ),
         left_out=excluded,
     )
 
 
-def _state(slot: SlotState | None, *, has_log: bool) -> State:
+def _state(slot: SlotState | None, log: LogReport, *, is_led: bool) -> State:
+    if log.is_drained:
+        return State.DRAINING if is_led else State.IDLE
     if slot is None:
-        return State.MISSING if has_log else State.NOT_BEGUN
+        return State.MISSING if log.start is not None else State.NOT_BEGUN
     if slot.is_lost:
         return State.LOST
     return State.STREAMING if slot.is_active else State.IDLE
 
 
-def _tables(published: Sequence[Membership], *, without: Collection[int] = ()) -> tuple[str, ...]:
-    return tuple(sorted(each.table for each in published if each.relation_oid not in without))
+def _tables(captured: Sequence[CapturedTable], *, without: Collection[int] = ()) -> tuple[str, ...]:
+    return tuple(each.name for each in captured if each.oid not in without)
 
 
 def _matching(tables: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]:
@@ -216,8 +228,8 @@ def _matching(tables: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]
 
 
 def _log(reader: Reader) -> LogReport:
-    store = reader.store
-    if read_genesis(store) is None:
+    store, genesis = reader.store, read_genesis(reader.store)
+    if genesis is None:
         return LogReport(store.url)
     tip = reader.tip()
     count, size = _stored(store)
@@ -228,6 +240,7 @@ def _log(reader: Reader) -> LogReport:
         segment_end=tip.segment_end,
         object_count=count,
         stored_bytes=size,
+        is_drained=is_drained(tip, genesis),
     )
 
 

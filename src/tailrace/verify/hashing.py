@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.decode.arrays import Array, text_bytes, text_offsets
+from tailrace.postgres.binaries import Array, text_bytes, text_offsets
 
 Hashes: TypeAlias = NDArray[np.uint64]
 Words: TypeAlias = NDArray[np.uint32]

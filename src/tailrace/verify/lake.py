@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tailrace.decode.arrays import Array
+from tailrace.postgres.binaries import Array
 from tailrace.verify.hashing import SEED, Hashes, hash_texts
 from tailrace.verify.ranges import SLOTS, Bounds, choose_bounds, slot_of
 from tailrace.verify.shape import Row, Shape

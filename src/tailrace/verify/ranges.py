@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tailrace.decode.arrays import Array, text_bytes, text_offsets
+from tailrace.postgres.binaries import Array, text_bytes, text_offsets
 from tailrace.verify.hashing import Hashes
 
 SLOTS: Final = 256

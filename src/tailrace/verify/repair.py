@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.decode import TableChanges, change_schema
-from tailrace.decode.arrays import Array, nulls
+from tailrace.decode.arrays import nulls
 from tailrace.errors import LogFenced, SchemaError, SinkError
 from tailrace.failpoint import failpoint
 from tailrace.log import Reader
@@ -31,6 +31,7 @@ from tailrace.model.change import (
     UNCHANGED,
     XID,
 )
+from tailrace.postgres.binaries import Array
 from tailrace.sinks import Sink
 from tailrace.sinks.events import is_op, of_struct
 from tailrace.sinks.fold import fold

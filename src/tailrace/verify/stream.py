@@ -18,6 +18,7 @@ from typing import Final, Protocol
 
 import psycopg
 
+from tailrace.capture.lent_snapshot import snapshot_holder
 from tailrace.errors import ConfigError, LogError, SourceError, TailraceError
 from tailrace.log import Reader
 from tailrace.model import Lsn, Offset
@@ -133,7 +134,7 @@ class Verification:
     def _at_snapshot(self) -> Iterator[AtSnapshot]:
         """A snapshot of the source, when log and stream have come as far as it."""
         watcher, store, subject = self._watcher, self._store, self._subject
-        with SnapshotHolder(self._dsn, application_name=_APPLICATION_NAME) as holder:
+        with snapshot_holder(self._dsn, store, application_name=_APPLICATION_NAME) as holder:
             watcher.say("taking a snapshot of the source")
             patience = Patience(_PATIENCE_TRY_MS, _PATIENCE_S, watcher.say, lambda: None)
             snapshot = holder.hold(patience)

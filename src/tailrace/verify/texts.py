@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tailrace.decode.arrays import Array, text_bytes, text_offsets
 from tailrace.model.change import TEXT
+from tailrace.postgres.binaries import Array, text_bytes, text_offsets
 
 FLOAT_NAN: Final = {4: "7fc00000", 8: "7ff8000000000000"}
 """NaN has many bit patterns and is one value."""

@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tailrace.decode.arrays import text_bytes, text_offsets
-from tailrace.decode.tuples import NULL, TEXT, Cells
 from tailrace.errors import SegmentCorrupt
+from tailrace.postgres.binaries import text_bytes, text_offsets
+from tailrace.postgres.tuples import NULL, TEXT, Cells
 
 _TAB: Final = ord("\t")
 _BACKSLASH: Final = ord("\\")

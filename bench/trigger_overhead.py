@@ -1,0 +1,213 @@
+"""`trigger_overhead`: what capture costs the writer of a table, beside no capture at all and beside
+a plain outbox trigger that keeps rows as jsonb.
+
+The writer runs inside the server and writes the disk lazily, so that nothing but the work itself is
+measured: the worst case. After a hand-over the table has no triggers and the real daemon reads the
+WAL meanwhile, on the same cores; there the writer is a client that commits as clients do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from bench.report import Bound, Line, Report, ratio_line
+from bench.source import Source
+from bench.workbench import Workbench
+from bench.workload import make_orders
+from tailrace.control.schema import migrate
+from tailrace.postgres.buffer import buffer
+from tailrace.postgres.catalog import TableInfo, tables_matching
+from tailrace.postgres.quote import statement
+from tailrace.postgres.session import Connection, connect
+from tailrace.postgres.triggers import install_triggers, switch_triggers
+
+OUTBOX_FLOOR: Final = 1.1
+WAL_FLOOR: Final = 0.9
+ROWS_PER_STATEMENT: Final = 100
+LOCK_MS: Final = 5000
+_ROWS_SHARE: Final = 10
+"""Of the rows of a backlog, one in so many is written by each side in each round."""
+_CLIENT_SHARE: Final = 10
+"""And of these one in so many by a client."""
+
+_OUTBOX: Final = """
+CREATE TABLE bench.outbox (
+    id bigserial PRIMARY KEY, at timestamptz NOT NULL DEFAULT now(), table_name text NOT NULL,
+    op text NOT NULL, old_row jsonb, new_row jsonb
+);
+CREATE FUNCTION bench.to_outbox() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        INSERT INTO bench.outbox (table_name, op, new_row)
+        VALUES (TG_TABLE_NAME, TG_OP, to_jsonb(NEW));
+    ELSIF TG_OP = 'UPDATE' THEN
+        INSERT INTO bench.outbox (table_name, op, old_row, new_row)
+        VALUES (TG_TABLE_NAME, TG_OP, to_jsonb(OLD), to_jsonb(NEW));
+    ELSE
+        INSERT INTO bench.outbox (table_name, op, old_row)
+        VALUES (TG_TABLE_NAME, TG_OP, to_jsonb(OLD));
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER outbox AFTER INSERT OR UPDATE OR DELETE ON public.orders
+    FOR EACH ROW EXECUTE FUNCTION bench.to_outbox();
+"""
+
+_WRITER: Final = """
+CREATE PROCEDURE bench.write_orders(kind text, last bigint, step bigint) LANGUAGE plpgsql AS $$
+DECLARE
+    first bigint := 1;
+BEGIN
+    WHILE first <= last LOOP
+        IF kind = 'insert' THEN
+            INSERT INTO public.orders
+            SELECT g, g % 10007, (g % 99999989) / 100.0, substr(md5(g::text), 1, 20),
+                   '2026-01-01'::timestamptz + g * interval '1.234567 seconds', g % 3 = 0
+              FROM generate_series(first, first + step - 1) AS g;
+        ELSIF kind = 'update' THEN
+            UPDATE public.orders SET paid = NOT paid WHERE id BETWEEN first AND first + step - 1;
+        ELSE
+            DELETE FROM public.orders WHERE id BETWEEN first AND first + step - 1;
+        END IF;
+        COMMIT;
+        first := first + step;
+    END LOOP;
+END $$
+"""
+
+KINDS: Final = ("insert", "update", "delete")
+SIDES: Final = ("none", "triggers", "outbox")
+
+
+def run(workbench: Workbench) -> Report:
+    """Measure."""
+    rows = max(ROWS_PER_STATEMENT, workbench.options.rows // _ROWS_SHARE)
+    rows -= rows % ROWS_PER_STATEMENT
+    samples: list[dict[str, object]] = []
+    with workbench.source("trigger_overhead") as source, connect(source.database.dsn) as conn:
+        table = _prepare(source, conn)
+        for round_number in range(workbench.options.rounds):
+            for turn in range(len(SIDES)):
+                side = SIDES[(turn + round_number) % len(SIDES)]
+                _choose(conn, table, side)
+                samples.append(_written(conn, side, rows))
+                workbench.say(f"round {round_number + 1} {_described(samples[-1])}")
+            _choose(conn, table, "none")
+            for sample in _beside_the_wal(source, rows // _CLIENT_SHARE, round_number):
+                samples.append(sample)
+                workbench.say(f"round {round_number + 1} {_described(sample)}")
+    lines = [line for kind in KINDS for line in _lines(samples, kind)]
+    return Report(
+        "trigger_overhead",
+        [*lines, _wal_line(samples)],
+        samples,
+        {"rows": rows, "rows_per_statement": ROWS_PER_STATEMENT},
+    )
+
+
+def _prepare(source: Source, conn: Connection) -> TableInfo:
+    make_orders(conn)
+    conn.execute(_WRITER)
+    source.begin()
+    migrate(conn)
+    conn.execute(_OUTBOX)
+    (table,) = tables_matching(conn, ["public.orders"])
+    install_triggers(conn, table, lock_timeout_ms=LOCK_MS)
+    return table
+
+
+def _choose(conn: Connection, table: TableInfo, side: str) -> None:
+    """Empty everything and let one side see the table's changes."""
+    conn.execute("TRUNCATE public.orders, bench.outbox")
+    conn.execute("ALTER TABLE public.orders DISABLE TRIGGER ALL")
+    if side == "triggers":
+        switch_triggers(conn, table, enabled=True)
+    elif side == "outbox":
+        conn.execute("ALTER TABLE public.orders ENABLE TRIGGER outbox")
+    conn.execute(statement("TRUNCATE {}", buffer(table.oid)))
+    # So that no checkpoint falls into what is measured.
+    conn.execute("CHECKPOINT")
+
+
+def _written(conn: Connection, side: str, rows: int) -> dict[str, object]:
+    sample: dict[str, object] = {"side": side, "rows": rows}
+    conn.execute("SET synchronous_commit = off")
+    conn.execute("SET statement_timeout = 0")
+    for kind in KINDS:
+        arguments = (kind, rows, ROWS_PER_STATEMENT)
+        with _timed(sample, kind, rows):
+            conn.execute("CALL bench.write_orders(%s, %s, %s)", arguments)
+    return sample
+
+
+def _beside_the_wal(source: Source, rows: int, round_number: int) -> Iterator[dict[str, object]]:
+    """A client that commits each row, alone and beside the daemon; who is first changes."""
+    source.begin(changes=0)
+    count = 2 * rows
+    sides: dict[str, Callable[[], dict[str, object]]] = {
+        "client alone": lambda: _client(source, "client alone", rows),
+        "client beside wal": lambda: _beside_capture(source, rows, count),
+    }
+    order = list(sides) if round_number % 2 == 0 else list(reversed(sides))
+    for name in order:
+        yield sides[name]()
+
+
+def _beside_capture(source: Source, rows: int, changes: int) -> dict[str, object]:
+    with source.capture("socket", changes) as child:
+        child.event("streaming")
+        sample = _client(source, "client beside wal", rows)
+        child.event("done")
+    return sample
+
+
+def _client(source: Source, side: str, rows: int) -> dict[str, object]:
+    sample: dict[str, object] = {"side": side, "rows": rows}
+    with source.connect() as conn, _timed(sample, "rate", 2 * rows):
+        for number in range(rows):
+            conn.execute(
+                "INSERT INTO public.orders VALUES (%s, 1, 12.34, 'a note', now(), true)", (number,)
+            )
+        for number in range(rows):
+            conn.execute("DELETE FROM public.orders WHERE id = %s", (number,))
+    return sample
+
+
+@contextmanager
+def _timed(sample: dict[str, object], name: str, rows: int) -> Iterator[None]:
+    began = time.perf_counter()
+    yield
+    sample[name] = rows / (time.perf_counter() - began)
+
+
+def _rates(samples: list[dict[str, object]], side: str, kind: str) -> list[float]:
+    return [float(str(sample[kind])) for sample in samples if sample["side"] == side]
+
+
+def _described(sample: dict[str, object]) -> str:
+    figures = [f"{k} {float(str(v)):,.0f}" for k, v in sample.items() if k not in ("side", "rows")]
+    return f"{sample['side']}: {', '.join(figures)} rows/s"
+
+
+def _lines(samples: list[dict[str, object]], kind: str) -> list[Line]:
+    none, outbox = (_rates(samples, side, kind) for side in ("none", "outbox"))
+    ours = _rates(samples, "triggers", kind)
+    floor = Bound(OUTBOX_FLOOR)
+    return [
+        ratio_line(f"{kind}, triggers", "rows/s", ours, outbox, floor, beside_name="outbox"),
+        ratio_line(f"{kind}, triggers", "rows/s", ours, none, None, beside_name="no capture"),
+    ]
+
+
+def _wal_line(samples: list[dict[str, object]]) -> Line:
+    return ratio_line(
+        "client, handed over to the wal",
+        "rows/s",
+        _rates(samples, "client beside wal", "rate"),
+        _rates(samples, "client alone", "rate"),
+        Bound(WAL_FLOOR),
+        beside_name="no capture",
+    )

@@ -1,0 +1,149 @@
+"""The rows of a buffer, read by COPY, as the frames that a slot would stream for them.
+
+So there is one way from buffered rows to the log, whichever way they come. A run holds whatever has
+to be looked at together: rows of a transaction in which a trigger has touched the same row twice
+stand together, after all others of their time, and are never cut apart.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from psycopg import sql
+
+from tailrace.capture.buffered import joined
+from tailrace.capture.outstanding import Outstanding
+from tailrace.model import Column, Relation, ReplicaIdentity
+from tailrace.postgres.binaries import Array, pick
+from tailrace.postgres.buffer import SCHEMA, buffer, buffer_name
+from tailrace.postgres.copy_lines import split_lines, unescaped
+from tailrace.postgres.copy_out import copy_out
+from tailrace.postgres.frames import Frames
+from tailrace.postgres.pgoutput import relation_frame
+from tailrace.postgres.session import Connection
+from tailrace.postgres.tuples import TEXT, Cells
+
+BLOCK_BYTES: Final = 4 << 20
+FEW_ROWS: Final = 5_000
+"""So many rows are read in one run, whatever they are."""
+
+_HEAD_BYTES: Final = 5
+
+_COLUMNS: Final = """
+SELECT attname::text, atttypid::bigint, atttypmod FROM pg_attribute
+ WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+
+
+def read_buffer(
+    conn: Connection, table_oid: int, buffer_oid: int, outstanding: Outstanding
+) -> Iterator[Frames]:
+    """What is outstanding of one buffer, in runs: first its Relation frame, then Insert frames.
+    `conn` is in the transaction that sees it. Raises psycopg.Error.
+    """
+    rows = conn.execute(_COLUMNS, (buffer_oid,)).fetchall()
+    columns = tuple(Column(name, kind, typmod, in_identity=False) for name, kind, typmod in rows)
+    name = buffer_name(table_oid)
+    relation = Relation(buffer_oid, SCHEMA, name, ReplicaIdentity.DEFAULT, columns)
+    yield Frames.of([relation_frame(relation)])
+    knotted = _knotted(conn, table_oid, outstanding)
+    query = _copy(table_oid, [column.name for column in columns], outstanding, knotted)
+    held: list[Frames] = []
+    for lines in copy_out(conn, query, block_bytes=BLOCK_BYTES):
+        assert isinstance(lines, pa.BinaryArray)
+        data, cells = split_lines(lines, len(columns))
+        data, cells = unescaped(data, cells)
+        frames = _inserts(data, cells, buffer_oid)
+        xid = _integers(data, cells[1]) if len(knotted) else np.empty(0, np.int64)
+        if table_oid in outstanding.logged:
+            keep = ~np.isin(_integers(data, cells[0]), outstanding.logged[table_oid])
+            frames, xid = frames.select(keep), xid[keep] if len(knotted) else xid
+        cut = _cut(xid, knotted) if len(knotted) else len(frames)
+        if cut:
+            yield Frames.concat([*held, frames.slice(0, cut)])
+            held = []
+        held.append(frames.slice(cut, len(frames)))
+    yield Frames.concat(held)
+
+
+def _knotted(conn: Connection, table_oid: int, outstanding: Outstanding) -> NDArray[np.int64]:
+    """The transactions whose rows must be looked at together; none if all rows are in one run."""
+    names = {"buffer": buffer(table_oid), "condition": outstanding.condition}
+    are_many = sql.SQL("SELECT EXISTS (SELECT FROM {buffer} WHERE {condition} OFFSET {few})")
+    is_deep = sql.SQL("SELECT EXISTS (SELECT FROM {buffer} WHERE {condition} AND depth > 1)")
+    for question in (are_many, is_deep):
+        asked = question.format(**names, few=sql.Literal(FEW_ROWS))
+        if conn.execute(asked).fetchone() != (True,):
+            return np.empty(0, np.int64)
+    query = sql.SQL(
+        "SELECT xid::text::bigint FROM {buffer} WHERE {condition} GROUP BY xid "
+        "HAVING max(depth) > 1 AND count(*) > count(DISTINCT key_hash)"
+    )
+    return np.array([xid for (xid,) in conn.execute(query.format(**names))], dtype=np.int64)
+
+
+def _copy(
+    table_oid: int, columns: Sequence[str], outstanding: Outstanding, knotted: NDArray[np.int64]
+) -> sql.Composed:
+    listed = sql.SQL(", ").join(map(sql.Identifier, columns))
+    order: sql.Composable = sql.SQL("seq")
+    if len(knotted):
+        # A transaction that others have waited for has ended: where it ends it does not cross them.
+        xids = sql.Literal(f"{{{','.join(map(str, knotted.tolist()))}}}")
+        order = sql.SQL(
+            "CASE WHEN xid = ANY ({}::xid8[]) THEN max(seq) OVER (PARTITION BY xid) ELSE seq END, "
+            "seq"
+        ).format(xids)
+    return sql.SQL("COPY (SELECT {} FROM {} WHERE {} ORDER BY {}) TO STDOUT").format(
+        listed, buffer(table_oid), outstanding.condition, order
+    )
+
+
+def _cut(xid: NDArray[np.int64], knotted: NDArray[np.int64]) -> int:
+    """How many rows of a block can go; the last transaction may go on in the next block."""
+    if not len(xid) or xid[-1] not in knotted:
+        return len(xid)
+    return int(np.flatnonzero(np.concatenate([[True], xid[1:] != xid[:-1]]))[-1])
+
+
+def _integers(data: NDArray[np.uint8], cells: Cells) -> NDArray[np.int64]:
+    texts = pick(data, cells.start, cells.start + cells.length)
+    values: NDArray[np.int64] = texts.cast(pa.string()).cast(pa.int64()).to_numpy()
+    return values
+
+
+def _inserts(data: NDArray[np.uint8], columns: Sequence[Cells], oid: int) -> Frames:
+    """One Insert frame for each row: before each value its kind and size, in place of a tab."""
+    kind = np.stack([cells.kind for cells in columns], axis=1).reshape(-1)
+    start = np.stack([cells.start for cells in columns], axis=1).reshape(-1)
+    length = np.stack([cells.length for cells in columns], axis=1).reshape(-1)
+    values = joined(len(kind), _heads(kind, length), pick(data, start, start + length))
+    _, offset_buffer, value_buffer = values.buffers()
+    offsets = np.frombuffer(memoryview(offset_buffer or b""), np.int32)[: len(kind) + 1]
+    borders = np.ascontiguousarray(offsets[:: len(columns)])
+    buffers = [None, pa.py_buffer(borders.data), value_buffer]
+    count = len(columns[0].kind)
+    tuples = pa.Array.from_buffers(pa.binary(), count, buffers)
+    head = b"I" + struct.pack(">I", oid) + b"N" + struct.pack(">H", len(columns))
+    return _frames(joined(count, head, tuples))
+
+
+def _heads(kind: NDArray[np.uint8], length: NDArray[np.int64]) -> Array:
+    """Kind and size of each value; of NULL, which has no size, the kind alone."""
+    heads = np.empty((len(kind), _HEAD_BYTES), dtype=np.uint8)
+    heads[:, 0] = kind
+    heads[:, 1:] = length.astype(">u4").view(np.uint8).reshape(-1, 4)
+    start = np.arange(0, heads.size, _HEAD_BYTES)
+    return pick(heads.reshape(-1), start, start + np.where(kind == TEXT, _HEAD_BYTES, 1))
+
+
+def _frames(values: Array) -> Frames:
+    _, offsets, data = values.buffers()
+    borders = np.frombuffer(memoryview(offsets or b""), np.int32)[: len(values) + 1]
+    found = np.frombuffer(memoryview(data or b""), np.uint8)
+    return Frames(found, borders.astype(np.int64), np.zeros(len(values), np.uint64))

@@ -1,0 +1,127 @@
+"""The order in which the changes of a row really came about.
+
+Triggers are not called in the order of changes: a user's trigger that updates another row of the
+same statement has its update recorded before that row's own insert. But every change of a row
+begins with the image that the one before it has left, so the changes of a transaction are put
+in an order in which that holds. Any such order has the same beginning and the same end.
+
+Only transactions in which it does not hold already are looked at row by row.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tailrace.capture.lives import Step, lives_of
+from tailrace.postgres.binaries import Array
+
+Pairs: TypeAlias = tuple[NDArray[np.intp], NDArray[np.intp]]
+"""Rows, and for each the next one of the same transaction and key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """What rows of one table were before and after each change, in the order recorded.
+
+    `old` and `new` are whole rows, empty where there was none; `old_key` and `new_key` what
+    identifies them. `depth` is how many triggers deep a change was made.
+    """
+
+    depth: NDArray[np.int64]
+    old: Array
+    new: Array
+    old_key: Array
+    new_key: Array
+
+
+def neighbours(transaction: NDArray[np.int64], key_hash: NDArray[np.int64]) -> Pairs:
+    """The rows that another one of the same transaction and key follows, and those."""
+    order = np.lexsort((key_hash, transaction))
+    transaction, key_hash = transaction[order], key_hash[order]
+    is_same = (transaction[1:] == transaction[:-1]) & (key_hash[1:] == key_hash[:-1])
+    follows = np.flatnonzero(is_same)
+    return order[follows], order[follows + 1]
+
+
+def is_continued(images: Images, pairs: Pairs) -> NDArray[np.bool_]:
+    """For each pair, whether the second begins with the image that the first has left, and was not
+    made before it: what a trigger does comes after what it was called for.
+    """
+    before, after = pairs
+    equal = pc.equal(images.new.take(before), images.old.take(after))
+    continued: NDArray[np.bool_] = equal.to_numpy(zero_copy_only=False)
+    return continued & (images.depth[before] <= images.depth[after])
+
+
+def true_order(images: Images, rows: NDArray[np.intp]) -> NDArray[np.intp]:
+    """These rows, of one transaction, in an order in which each goes on from the one before."""
+    columns = (images.old, images.new, images.old_key, images.new_key)
+    values = [*(column.take(rows).to_pylist() for column in columns), images.depth[rows].tolist()]
+    return rows[_in_order([Step(*step) for step in zip(*values, strict=True)])]
+
+
+def _in_order(steps: Sequence[Step]) -> list[int]:
+    """Walk each row's life from its first image to its last; of several rows, the one whose next
+    step was recorded first goes first, unless it must wait for a key.
+    """
+    keys = _Keys(steps, lives_of(steps))
+    ready = [(life[0], number, 0) for number, life in enumerate(keys.lives)]
+    heapify(ready)
+    waiting: list[tuple[int, int, int]] = []
+    ordered: list[int] = []
+    while ready or waiting:
+        # If no order fits, it goes on as recorded.
+        is_forced = not ready
+        if is_forced:
+            ready, waiting = sorted(waiting), []
+        place, number, at = heappop(ready)
+        if keys.must_wait(place, number, at) and not is_forced:
+            waiting.append((place, number, at))
+            continue
+        ordered.append(place)
+        if at + 1 < len(keys.lives[number]):
+            heappush(ready, (keys.lives[number][at + 1], number, at + 1))
+        if keys.pass_on(steps[place]):
+            for each in waiting:
+                heappush(ready, each)
+            waiting = []
+    return ordered
+
+
+class _Keys:
+    """Which keys are taken, and how many steps are still to take each."""
+
+    def __init__(self, steps: Sequence[Step], lives: list[list[int]]) -> None:
+        self.lives = lives
+        self._steps = steps
+        self._taken = {steps[life[0]].old_key for life in lives if steps[life[0]].old}
+        self._takers = Counter(step.new_key for step in steps if step.takes_key)
+        self._last_leave = [
+            max((at for at, place in enumerate(life) if steps[place].leaves_key), default=-1)
+            for life in lives
+        ]
+
+    def must_wait(self, place: int, number: int, at: int) -> bool:
+        """Until the key is free; and who keeps it for good lets the others go first."""
+        step = self._steps[place]
+        if not step.takes_key:
+            return False
+        stays = at >= self._last_leave[number]
+        return step.new_key in self._taken or (stays and self._takers[step.new_key] > 1)
+
+    def pass_on(self, step: Step) -> bool:
+        """The step is made; whether somebody may have waited for it."""
+        if step.leaves_key:
+            self._taken.discard(step.old_key)
+        if step.takes_key:
+            self._taken.add(step.new_key)
+            self._takers[step.new_key] -= 1
+        return step.leaves_key

@@ -1,0 +1,220 @@
+"""Takes what triggers have buffered into the log, where there is no slot to stream it.
+
+A drain is one transaction of the log. It reads, under one snapshot, the rows that the snapshot
+shows and the log does not have; then a message is committed synchronously, and its LSN is where the
+drain stands; then it is appended, with the snapshot as the note of its segment. So S1, up to which
+the buffers are drained, is in the log and nowhere else: a drain that died has not happened, and one
+that was appended is never drained again. The message forces to disk whatever the snapshot shows; a
+commit that was not synchronous can be lost by a crash until then, and must not be in the log.
+
+Rows are deleted later, when a snapshot shows them that the durable log has passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Final, Self
+
+import psycopg
+
+from tailrace.capture.answering import answer_requests
+from tailrace.capture.buffer_copy import read_buffer
+from tailrace.capture.outstanding import BEGUN, Outstanding, read_outstanding
+from tailrace.capture.passed_rows import BATCH_ROWS, buffers_of, delete_passed
+from tailrace.capture.taking import Moment, Taking
+from tailrace.capture.translating import TranslatingWriter
+from tailrace.control.requests import open_requests
+from tailrace.errors import SourceGap
+from tailrace.failpoint import failpoint
+from tailrace.log import Header
+from tailrace.log.header import DRAINED
+from tailrace.model import Lsn
+from tailrace.postgres.frames import Frames
+from tailrace.postgres.pgoutput import MESSAGE_PREFIX
+from tailrace.postgres.session import Connection, connect, source_error
+from tailrace.postgres.snapshot import Snapshot
+from tailrace.storage import Store
+
+DRAIN_PREFIX: Final = MESSAGE_PREFIX.decode() + "drain"
+_TRANSACTION_TIMEOUT_VERSION_MIN: Final = 170000
+
+_SETTINGS: Final = {
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "120s",
+    # Our own commit must be on this server's disk; standbys are not waited for.
+    "synchronous_commit": "local",
+}
+
+
+class Drainer:
+    """The drains of one leadership, one at a time; not thread-safe. `source` is whose requests for
+    bases are answered: the name of the slot that it has, or would have.
+    """
+
+    def __init__(
+        self, dsn: str, store: Store, writer: TranslatingWriter, *, source: str, era: int = 0
+    ) -> None:
+        self._dsn = dsn
+        self._store = store
+        self._writer = writer
+        self._source = source
+        self._era = era
+        self._reader = connect(dsn, settings=_SETTINGS)
+        self._speaker = connect(dsn, settings=_SETTINGS)
+        self._outstanding: Outstanding | None = None
+        self._drained: str | None = None
+        # Tables whose buffers may hold rows that the log has; None stands for all.
+        self._to_delete: set[int] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        self._reader.close()
+        self._speaker.close()
+
+    def _open(self) -> None:
+        if self._reader.closed or self._speaker.closed:
+            self._close()
+            self._reader = connect(self._dsn, settings=_SETTINGS)
+            self._speaker = connect(self._dsn, settings=_SETTINGS)
+
+    def drain(self, go_on: Callable[[], None], *, always: bool = False) -> Header | None:
+        """Take in what is there; None if there was nothing, unless it is to be appended `always`.
+        `go_on` is called between pieces and may raise. Raises SourceError, LogError.
+        """
+        try:
+            self._open()
+            snapshot = _begin_reading(self._reader)
+            header = self._drain(snapshot, go_on, always=always)
+            self._reader.execute("ROLLBACK")
+            return header
+        except BaseException as error:
+            # A copy that was not read to its end leaves a session that cannot be used.
+            self._close()
+            if isinstance(error, psycopg.Error):
+                raise source_error(error) from error
+            raise
+
+    def delete(self, go_on: Callable[[], None]) -> int:
+        """Delete the rows that the log has, batch by batch; how many. Raises SourceError."""
+        count = 0
+        try:
+            self._open()
+            if self._drained is not None and self._to_delete is None:
+                self._to_delete = set(buffers_of(self._speaker, self._source))
+            while self._drained is not None and self._to_delete:
+                go_on()
+                deleted = delete_passed(self._speaker, self._to_delete, self._drained)
+                self._to_delete = {table for table in deleted if deleted[table] >= BATCH_ROWS}
+                count += sum(deleted.values())
+        except psycopg.Error as error:
+            raise source_error(error) from error
+        return count
+
+    def end_at(self, session: Connection, snapshot: Snapshot, go_on: Callable[[], None]) -> Header:
+        """The last drain before a slot is streamed: what its snapshot shows, at its position. The
+        session is in the transaction that holds the snapshot. Raises psycopg.Error, LogError.
+        """
+        outstanding = self._outstanding_rows(session)
+        buffers = buffers_of(session, self._source)
+        position = Lsn.of(snapshot.position, era=self._era)
+        taking = Taking(self._writer, xid=_own_xid(self._speaker))
+        with taking:
+            for frames in rows_of(session, buffers, outstanding):
+                taking.add(frames)
+                go_on()
+            moment = Moment(position, taking.xid, snapshot.taken_ts_us)
+            return taking.end(moment, DRAIN_PREFIX, snapshot.shown, {BEGUN: snapshot.shown})
+
+    def _outstanding_rows(self, conn: Connection) -> Outstanding:
+        if self._outstanding is None:
+            tables = list(buffers_of(conn, self._source))
+            self._outstanding = read_outstanding(conn, self._store, tables)
+            self._drained = self._outstanding.passed
+        return self._outstanding
+
+    def _drain(self, snapshot: str, go_on: Callable[[], None], *, always: bool) -> Header | None:
+        outstanding = self._outstanding_rows(self._reader)
+        buffers = buffers_of(self._reader, self._source)
+        filled = rows_outstanding(self._reader, buffers, outstanding)
+        requests = open_requests(self._speaker, self._source)
+        if not filled and not requests and not always:
+            self._outstanding = Outstanding(snapshot)
+            return None
+        self._speaker.execute("BEGIN")
+        taking = Taking(self._writer, xid=_own_xid(self._speaker))
+        with taking:
+            for frames in rows_of(self._reader, filled, outstanding):
+                taking.add(frames)
+                go_on()
+            failpoint("drain.before_message")
+            moment = self._speak(snapshot, taking.xid)
+            failpoint("drain.after_message")
+            header = taking.end(moment, DRAIN_PREFIX, snapshot, {DRAINED: snapshot})
+        failpoint("drain.after_append")
+        self._outstanding, self._drained = Outstanding(snapshot), snapshot
+        if self._to_delete is not None:
+            self._to_delete |= set(filled)
+        answer_requests(self._reader, self._speaker, requests, moment.position, go_on)
+        return header
+
+    def _speak(self, snapshot: str, xid: int) -> Moment:
+        query = (
+            "SELECT pg_logical_emit_message(true, %s, %s)::text, "
+            "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+        )
+        row = self._speaker.execute(query, (DRAIN_PREFIX, snapshot)).fetchone()
+        self._speaker.execute("COMMIT")
+        assert row is not None
+        position = Lsn.of(Lsn.parse(row[0]), era=self._era)
+        if position <= self._writer.position:
+            raise SourceGap(
+                f"the server is at {position}, the log ends at {self._writer.position}",
+                hint="was the server restored from an older copy? then begin a new log",
+            )
+        return Moment(position, xid, int(row[1]))
+
+
+def rows_outstanding(
+    conn: Connection, buffers: dict[int, int], outstanding: Outstanding
+) -> dict[int, int]:
+    """The buffers that hold anything outstanding."""
+    return {
+        table: buffer
+        for table, buffer in buffers.items()
+        if conn.execute(outstanding.exists_in(table)).fetchone() == (True,)
+    }
+
+
+def rows_of(
+    conn: Connection, buffers: dict[int, int], outstanding: Outstanding
+) -> Iterator[Frames]:
+    """All that is outstanding, table by table."""
+    for table, buffer in buffers.items():
+        yield from read_buffer(conn, table, buffer, outstanding)
+
+
+def _begin_reading(conn: Connection) -> str:
+    if conn.info.server_version >= _TRANSACTION_TIMEOUT_VERSION_MIN:
+        conn.execute("SET transaction_timeout TO 0")
+    conn.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    row = conn.execute("SELECT pg_current_snapshot()::text").fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def _own_xid(conn: Connection) -> int:
+    """As Begin frames have it: without the epoch."""
+    row = conn.execute("SELECT pg_current_xact_id()::text").fetchone()
+    assert row is not None
+    return int(row[0]) & 0xFFFFFFFF

@@ -1,0 +1,200 @@
+"""Moves tables from their triggers to the WAL, and back: TRIGGER, TRANSITIONING, WAL.
+
+The barrier is one transaction that publishes the table, switches its triggers off and records the
+mode. So whoever dies before it leaves a table whose triggers still capture it, and whoever dies
+after it a table that the WAL gives: a table is never captured by both or by neither, and the next
+leader reads from the catalog which it is. TRANSITIONING is only the wish; it has a time limit, and
+falls back to TRIGGER once the triggers have been seen to be in force on every partition.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from tailrace.capture.modes import TableRules
+from tailrace.capture.roll import (
+    Roll,
+    buffer_roll,
+    check_membership,
+    publish_buffer,
+    record_as_planned,
+)
+from tailrace.capture.shadow import Shadow
+from tailrace.control.tracking import Mode, Tracked, set_mode, track
+from tailrace.errors import SourceError
+from tailrace.failpoint import failpoint
+from tailrace.postgres.barrier import Barrier
+from tailrace.postgres.catalog import TableInfo
+from tailrace.postgres.quote import SourceNames
+from tailrace.postgres.server import wal_position
+from tailrace.postgres.session import Connection
+from tailrace.postgres.slot import read_slot
+from tailrace.postgres.triggers import install_triggers, switch_triggers, trigger_problems
+from tailrace.storage import Store
+
+logger = logging.getLogger(__name__)
+
+TRIES: Final = 10
+"""How often one turn tries to win a table's lock; a writer waits behind each of them."""
+
+PAUSE_S: Final = 0.05
+
+
+@dataclass(slots=True)
+class Handover:
+    """The hand-overs of one leader. `given_up` are tables that are left alone for a while, and
+    until when; `shadows` the comparisons that are under way.
+    """
+
+    store: Store
+    names: SourceNames
+    leader_pid: int
+    shadow: Callable[[TableInfo], Shadow]
+    given_up: dict[int, float] = field(default_factory=dict)
+    shadows: dict[int, Shadow] = field(default_factory=dict)
+
+    def advance(
+        self, conn: Connection, table: TableInfo, tracked: Tracked, rules: TableRules, roll: Roll
+    ) -> None:
+        """One turn on the way to the WAL; raises SourceError that says why it is not there yet."""
+        if tracked.mode is Mode.TRIGGER:
+            if time.monotonic() < self.given_up.get(table.oid, 0.0):
+                return
+            self._set_mode(conn, table, Mode.TRANSITIONING)
+            failpoint("handover.after_transitioning")
+            logger.info("hand-over begun table=%s", table.qualified)
+        elif _age_s(conn, tracked) > rules.transition_timeout_s:
+            self.fall_back(conn, table, tracked.last_error or "it took too long", rules)
+            return
+        self._must_be_caught_up(conn, rules)
+        if rules.shadow_s and not self._is_compared(conn, table, rules):
+            return
+        self.pass_barrier(conn, table, rules, roll)
+        self._end_shadow(table.oid)
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        for oid in list(self.shadows):
+            self._end_shadow(oid)
+
+    def _is_compared(self, conn: Connection, table: TableInfo, rules: TableRules) -> bool:
+        """Whether both captures have agreed for long enough; if they do not, it is given up."""
+        shadow = self.shadows.get(table.oid)
+        if shadow is None:
+            shadow = self.shadows[table.oid] = self.shadow(table)
+            logger.info("triggers and wal are compared table=%s", table.qualified)
+        try:
+            difference = shadow.look()
+        except BaseException:
+            self._end_shadow(table.oid)
+            raise
+        if difference:
+            self.fall_back(conn, table, f"shadow differs: {difference}", rules)
+        return not difference and time.monotonic() >= shadow.began + rules.shadow_s
+
+    def _end_shadow(self, oid: int) -> None:
+        shadow = self.shadows.pop(oid, None)
+        if shadow is not None:
+            shadow.close()
+
+    def fall_back(self, conn: Connection, table: TableInfo, reason: str, rules: TableRules) -> None:
+        """Give the hand-over up: nothing has been switched off, which is made sure of first."""
+        problems = trigger_problems(conn, table.oid)
+        if problems:
+            raise SourceError(f"{table.qualified} cannot stay with its triggers: {problems[0]}")
+        self._end_shadow(table.oid)
+        self._set_mode(conn, table, Mode.TRIGGER, error=reason)
+        failpoint("handover.after_fall_back")
+        self.given_up[table.oid] = time.monotonic() + rules.transition_timeout_s
+        logger.warning("hand-over given up table=%s reason=%s", table.qualified, reason)
+
+    def go_back(
+        self, conn: Connection, table: TableInfo, rules: TableRules, roll: Roll, reason: str
+    ) -> None:
+        """From the WAL to triggers, by the same barrier in the other direction."""
+        buffers = buffer_roll(self.names)
+        barrier = self._barrier(conn, rules)
+        failpoint("handover.before_back")
+        with barrier.locked(table):
+            install_triggers(conn, table, lock_timeout_ms=rules.lock_timeout_ms)
+            barrier.withdraw(roll.publication, table)
+            publish_buffer(conn, self.store, buffers, table.oid)
+            # A table that went straight to the WAL may not be on record yet.
+            track(conn, table, source=self.names.slot, mode=Mode.WAL, by=[self.names.slot])
+            self._set_mode(conn, table, Mode.TRIGGER, error=reason)
+            barrier.tell(table, Mode.TRIGGER)
+            record_as_planned(conn, self.store, roll)
+        failpoint("handover.after_back")
+        for each in (roll, buffers):
+            check_membership(conn, self.store, each)
+        logger.warning("table went back to triggers table=%s reason=%s", table.qualified, reason)
+
+    def _must_be_caught_up(self, conn: Connection, rules: TableRules) -> None:
+        slot = read_slot(conn, self.names.slot)
+        if slot is None or slot.is_lost or not slot.is_active or slot.confirmed_flush_lsn is None:
+            raise SourceError(f"nobody streams from slot {self.names.slot}", retry=True)
+        lag_bytes = wal_position(conn) - slot.confirmed_flush_lsn
+        if lag_bytes > rules.handover_lag_bytes_max:
+            raise SourceError(f"the stream is {lag_bytes} bytes behind", retry=True)
+
+    def pass_barrier(
+        self, conn: Connection, table: TableInfo, rules: TableRules, roll: Roll
+    ) -> None:
+        """From triggers to the WAL, in a few tries; raises SourceError if none came through."""
+        for tries_left in reversed(range(TRIES)):
+            try:
+                self._pass_once(self._barrier(conn, rules), table, roll)
+                break
+            except SourceError as error:
+                if not error.retry or not tries_left:
+                    raise
+                time.sleep(PAUSE_S)
+        failpoint("handover.after_barrier")
+        check_membership(conn, self.store, roll)
+        self.given_up.pop(table.oid, None)
+        logger.info("table handed over to the wal table=%s", table.qualified)
+
+    def _pass_once(self, barrier: Barrier, table: TableInfo, roll: Roll) -> None:
+        conn = barrier.conn
+        failpoint("handover.before_barrier")
+        with barrier.locked(table):
+            barrier.publish(roll.publication, table)
+            switch_triggers(conn, table, enabled=False)
+            self._set_mode(conn, table, Mode.WAL, publication=roll.publication)
+            barrier.tell(table, Mode.WAL)
+            record_as_planned(conn, self.store, roll)
+
+    def _barrier(self, conn: Connection, rules: TableRules) -> Barrier:
+        return Barrier(conn, self.names.slot, self.leader_pid, rules.lock_timeout_ms)
+
+    def _set_mode(
+        self,
+        conn: Connection,
+        table: TableInfo,
+        mode: Mode,
+        *,
+        publication: str | None = None,
+        error: str | None = None,
+    ) -> None:
+        slot = self.names.slot
+        set_mode(
+            conn,
+            table.oid,
+            mode,
+            source=slot,
+            slot=None if mode is Mode.TRIGGER else slot,
+            publication=publication,
+            error=error,
+        )
+
+
+def _age_s(conn: Connection, tracked: Tracked) -> float:
+    """For how long the hand-over has been under way, by the clock that has set its beginning."""
+    query = "SELECT extract(epoch FROM clock_timestamp() - %s)::float8"
+    row = conn.execute(query, (tracked.transition_started_at,)).fetchone()
+    assert row is not None
+    return float(row[0] or 0.0)

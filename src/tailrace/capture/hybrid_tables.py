@@ -1,0 +1,200 @@
+"""Keeps the tables of a source that may be captured by triggers as well as from the WAL.
+
+Each turn looks at every table that the configuration means, alone: what captures it now, what would
+fit best, and one step from the one to the other. What fails is said and tried again; it never keeps
+out another table. Only the leader does this, and every step asks the server whether it still leads.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from tailrace.capture.handover import Handover
+from tailrace.capture.membership import Membership, Refusal
+from tailrace.capture.modes import TableRules
+from tailrace.capture.news import News
+from tailrace.capture.on_record import Captured, OnRecord, Task
+from tailrace.capture.removal import take_out_one, why_out
+from tailrace.capture.roll import Roll, buffer_roll, check_membership, rolls_of
+from tailrace.capture.shadow import Shadow
+from tailrace.capture.shape_reading import BufferShapes
+from tailrace.capture.trigger_intake import TriggerIntake
+from tailrace.capture.trigger_upkeep import TriggerUpkeep
+from tailrace.capture.wanting import Means, Wanted, wanted_means
+from tailrace.capture.watch import Watch
+from tailrace.control.tracking import Mode, Tracked, read_tracked, set_error
+from tailrace.errors import SchemaError, SourceError, TailraceError
+from tailrace.postgres.catalog import TableInfo, read_tables, tables_matching
+from tailrace.postgres.publication import drop_publication, fingerprint
+from tailrace.postgres.replica_identity import make_identifiable
+from tailrace.postgres.session import Connection
+from tailrace.storage import Store
+
+logger = logging.getLogger(__name__)
+
+
+class HybridTables:
+    """One leader's view of them."""
+
+    def __init__(self, store: Store, task: Task) -> None:
+        self._store = store
+        self._task = task
+        self._rolls = rolls_of(task.names)
+        self._watch = Watch(store)
+        self._intake = TriggerIntake(store, task.names, task.leader_pid)
+        self._upkeep = TriggerUpkeep(store, task.names, task.leader_pid)
+        self._handover = Handover(store, task.names, task.leader_pid, self._shadow)
+        self._record = OnRecord(task)
+        self._news = News()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the slot is of no use to any table any more."""
+        return self._record.is_done
+
+    def open(
+        self, conn: Connection, *, should_go_on: Callable[[], bool]
+    ) -> tuple[list[Refusal], int]:
+        """Before capture begins: what is refused, and how many tables are captured."""
+        # Whoever led before us may have died while it compared.
+        drop_publication(conn, self._task.names.shadow)
+        refusals = self._turn(conn, should_go_on, is_streaming=False)
+        return refusals, len(self._look(conn).oids)
+
+    def look_after(self, conn: Connection, *, should_go_on: Callable[[], bool]) -> list[Refusal]:
+        """One turn; raises SourceGap if a publication was changed by hand."""
+        return self._turn(conn, should_go_on, is_streaming=self._task.has_slot)
+
+    def _turn(
+        self, conn: Connection, should_go_on: Callable[[], bool], *, is_streaming: bool
+    ) -> list[Refusal]:
+        task = self._task
+        # Without a slot nothing depends on them, and they are made anew before one begins.
+        for roll in (*self._rolls, buffer_roll(task.names)) if task.has_slot else ():
+            check_membership(conn, self._store, roll)
+        captured = self._look(conn)
+        self._let_go(conn, captured)
+        self._watch.look(conn, captured.oids)
+        refusals = []
+        for table in tables_matching(conn, task.selection.patterns):
+            if not should_go_on():
+                break
+            refusal = self._step(conn, table, captured, is_streaming=is_streaming)
+            if refusal is not None:
+                refusals.append(refusal)
+        self._record.put(conn, self._look(conn), should_go_on)
+        return refusals
+
+    def close(self) -> None:
+        """Give up comparisons that are under way."""
+        self._handover.close()
+
+    def _shadow(self, table: TableInfo) -> Shadow:
+        task = self._task
+        return Shadow(task.dsn, task.names, table, BufferShapes(task.dsn))
+
+    def _look(self, conn: Connection) -> Captured:
+        members = {
+            oid: roll
+            for roll in self._rolls
+            if fingerprint(conn, roll.publication) is not None
+            for oid in Membership(conn, self._store, roll).member_oids()
+        }
+        return Captured(members, read_tracked(conn, self._task.names.slot))
+
+    def _let_go(self, conn: Connection, captured: Captured) -> None:
+        """Stop capturing what no pattern means any more."""
+        selection = self._task.selection
+        for table in read_tables(conn, captured.members):
+            if not selection.means(table):
+                roll = captured.members[table.oid]
+                reason = why_out(conn, table, roll, selection)
+                take_out_one(conn, self._store, roll, table, reason)
+        living = {table.oid: table for table in read_tables(conn, captured.tracked)}
+        for oid, tracked in captured.tracked.items():
+            left = living.get(oid)
+            if left is None or not selection.means(left):
+                self._upkeep.let_go(conn, tracked, left)
+
+    def _step(
+        self, conn: Connection, table: TableInfo, captured: Captured, *, is_streaming: bool
+    ) -> Refusal | None:
+        """One table's step; None if there is nothing to say about it."""
+        task, rules = self._task, self._task.hybrid.of(table)
+        roll, tracked = captured.members.get(table.oid), captured.tracked.get(table.oid)
+        by_trigger = tracked is not None and tracked.mode is not Mode.WAL
+        wanted = wanted_means(
+            conn,
+            table,
+            rules,
+            task.selection,
+            has_slot=task.has_slot,
+            is_captured=roll is not None or by_trigger,
+        )
+        try:
+            if wanted.means is Means.NOTHING and rules.auto_replica_identity:
+                self._identify(conn, table, rules)
+            if roll is None and (tracked is None or not by_trigger):
+                return self._new(conn, table, wanted)
+            if roll is not None:
+                self._published(conn, table, roll, wanted)
+            elif tracked is not None and wanted.blocker is not None:
+                self._upkeep.let_go(conn, tracked, table)
+                return Refusal(table, wanted.blocker.message, wanted.blocker.fix)
+            elif tracked is not None:
+                self._upkeep.mend(conn, table, tracked, rules)
+                if is_streaming:
+                    self._move(conn, table, tracked, wanted)
+            self._news.forget(table.qualified)
+        except (SourceError, SchemaError) as error:
+            self._say(conn, table, error)
+        return None
+
+    def _identify(self, conn: Connection, table: TableInfo, rules: TableRules) -> None:
+        if not table.has_usable_identity:
+            make_identifiable(conn, table, lock_timeout_ms=rules.lock_timeout_ms)
+            logger.warning("table got replica identity full table=%s", table.qualified)
+
+    def _say(self, conn: Connection, table: TableInfo, error: TailraceError) -> None:
+        """A table that is captured stays as it is, for now; it is shown why."""
+        if table.oid in read_tracked(conn, self._task.names.slot):
+            set_error(conn, table.oid, str(error), source=self._task.names.slot)
+        if self._news.is_new(table.qualified, str(error)):
+            logger.warning(
+                "table stays as it is for now table=%s reason=%s", table.qualified, error
+            )
+
+    def _new(self, conn: Connection, table: TableInfo, wanted: Wanted) -> Refusal | None:
+        match wanted.means:
+            case Means.WAL:
+                return Membership(conn, self._store, self._roll(table)).take_up_one(table)
+            case Means.TRIGGER:
+                return self._intake.take_up(conn, table, self._task.hybrid.of(table))
+        assert wanted.blocker is not None
+        return Refusal(table, wanted.blocker.message, wanted.blocker.fix)
+
+    def _published(self, conn: Connection, table: TableInfo, roll: Roll, wanted: Wanted) -> None:
+        """A table that the WAL gives: left alone, unless it must not be published as it is."""
+        rules, selection = self._task.hybrid.of(table), self._task.selection
+        reason = why_out(conn, table, roll, selection)
+        if wanted.means is Means.TRIGGER and self._intake.has_schema(conn):
+            reason = reason or "triggers are to capture it"
+            self._handover.go_back(conn, table, rules, roll, reason)
+        elif reason:
+            take_out_one(conn, self._store, roll, table, reason)
+            self._upkeep.forget(conn, table)
+        else:
+            self._upkeep.tidy(conn, table)
+
+    def _move(self, conn: Connection, table: TableInfo, tracked: Tracked, wanted: Wanted) -> None:
+        """A table that triggers capture is handed over if the WAL can have it."""
+        rules = self._task.hybrid.of(table)
+        if wanted.means is Means.WAL:
+            self._handover.advance(conn, table, tracked, rules, self._roll(table))
+        elif tracked.mode is Mode.TRANSITIONING:
+            self._handover.fall_back(conn, table, "triggers are to capture it", rules)
+
+    def _roll(self, table: TableInfo) -> Roll:
+        whole, inserts = self._rolls
+        return inserts if self._task.selection.is_inserts_only(table) else whole

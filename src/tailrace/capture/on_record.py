@@ -1,0 +1,100 @@
+"""What captures which table, put on record where modes are shown; and buffers emptied meanwhile.
+
+Only while a slot is streamed: what its confirmed position has passed is in the log. A slot that is
+just being made has a position too, but nothing of it is in the log yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tailrace.capture.modes import HybridSettings
+from tailrace.capture.passed_marks import PassedMarks
+from tailrace.capture.roll import Roll
+from tailrace.control.schema import installed_version
+from tailrace.control.tracking import Mode, Tracked, set_confirmed, set_mode, track
+from tailrace.model import Lsn
+from tailrace.postgres.catalog import read_tables
+from tailrace.postgres.quote import SourceNames
+from tailrace.postgres.selection import Selection
+from tailrace.postgres.server import insert_position
+from tailrace.postgres.session import Connection
+from tailrace.postgres.slot import read_slot
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What there is to look after: whose tables, how, and who leads. `has_slot` if the WAL can be
+    had, because a slot of ours is being streamed.
+    """
+
+    dsn: str = field(repr=False)
+    names: SourceNames
+    selection: Selection
+    hybrid: HybridSettings
+    leader_pid: int
+    has_slot: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What captures which table, as the catalog has it: those that are published, and by which
+    publication; those that are on record.
+    """
+
+    members: dict[int, Roll] = field(default_factory=dict)
+    tracked: dict[int, Tracked] = field(default_factory=dict)
+
+    @property
+    def by_trigger(self) -> list[int]:
+        """The tables that triggers capture."""
+        return [
+            oid
+            for oid, each in self.tracked.items()
+            if each.mode is not Mode.WAL and oid not in self.members
+        ]
+
+    @property
+    def oids(self) -> list[int]:
+        """All that are captured."""
+        return [*self.members, *self.by_trigger]
+
+
+class OnRecord:
+    """One leader's records. `is_done` once the slot is of no use to any table any more."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._marks = PassedMarks(task.names.slot)
+        self._emptied_at: Lsn | None = None
+        self.is_done = False
+
+    def put(self, conn: Connection, captured: Captured, should_go_on: Callable[[], bool]) -> None:
+        """Where the control schema is, show tables that never had a trigger too, and how far the
+        log is; then delete from the buffers what it has.
+        """
+        if not self._task.has_slot or not installed_version(conn):
+            return
+        source = self._task.names.slot
+        for table in read_tables(conn, [*captured.members.keys() - captured.tracked.keys()]):
+            publication = captured.members[table.oid].publication
+            track(conn, table, source=source, mode=Mode.WAL, by=[source])
+            set_mode(conn, table.oid, Mode.WAL, source=source, slot=source, publication=publication)
+        slot = read_slot(conn, source)
+        if slot is not None and slot.confirmed_flush_lsn is not None:
+            set_confirmed(conn, slot.confirmed_flush_lsn, source=source)
+            self._see_if_done(conn, captured, slot.confirmed_flush_lsn)
+            while self._marks.turn(conn, slot.confirmed_flush_lsn) and should_go_on():
+                pass
+
+    def _see_if_done(self, conn: Connection, captured: Captured, confirmed: Lsn) -> None:
+        """If no table is ever to come from the WAL, the slot is needed only until all that tables
+        have sent through it is in the log.
+        """
+        if self._task.hybrid.may_use_wal or captured.members:
+            self._emptied_at = None
+        elif self._emptied_at is None:
+            self._emptied_at = insert_position(conn)
+        else:
+            self.is_done = confirmed >= self._emptied_at

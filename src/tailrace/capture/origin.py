@@ -1,0 +1,119 @@
+"""Whether a log and a server belong together, and who is about to begin a log.
+
+An intent is put before anything is made in Postgres: whoever dies half-way leaves it behind, and
+the next one knows that what is found there may be dropped and made again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from tailrace.errors import ConfigError, SegmentMissing, SourceError, SourceGap
+from tailrace.log import Header, layout
+from tailrace.postgres.publication import fingerprint
+from tailrace.postgres.quote import SourceNames
+from tailrace.postgres.server import Server
+from tailrace.postgres.session import Connection
+from tailrace.postgres.slot import SlotState
+from tailrace.storage import ObjectExists, ObjectMissing, Store
+
+BUFFERS: Final = "buffers"
+"""In the note of a genesis: the publication of buffers, which is made before any slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """Everything that joining a log and a source needs; `go_on` is called between steps, and raises
+    if told to stop. With `with_buffers` a new log can take in what triggers have buffered.
+    """
+
+    conn: Connection
+    store: Store
+    names: SourceNames
+    writer_id: str
+    go_on: Callable[[], None]
+    with_buffers: bool = False
+
+    def note(self, server: Server) -> dict[str, object]:
+        """What the genesis of a new log says of its source."""
+        note: dict[str, object] = {
+            "slot": self.names.slot,
+            "publication": self.names.publication,
+            "database": server.database,
+        }
+        return {**note, BUFFERS: self.names.buffers} if self.with_buffers else note
+
+
+def claim(to: Attachment, server: Server, slot: SlotState | None) -> None:
+    """Put the intent to begin a log here, or find our own. Raises SourceError, ConfigError and
+    SegmentMissing if what is there belongs to another.
+    """
+    if to.store.list(layout.SEGMENTS):
+        raise SegmentMissing(
+            f"{layout.GENESIS} is missing, and the log goes on after it",
+            hint="restore the object from a backup",
+        )
+    if _has_intent(to, server):
+        return
+    if slot is not None:
+        raise SourceError(
+            f"slot {to.names.slot} exists, but the log at {to.store.url} is empty",
+            hint="correct log.url; or, if that log is gone for good, run `tailrace teardown`",
+        )
+    for publication in (to.names.publication, to.names.inserts, to.names.buffers):
+        if fingerprint(to.conn, publication) is not None:
+            raise SourceError(
+                f"publication {publication} exists, but not by us",
+                hint="choose another source.name, or run `tailrace teardown`",
+            )
+    _put_intent(to, server)
+
+
+def check_source(to: Attachment, server: Server, genesis: Header) -> None:
+    """Raise ConfigError or SourceGap unless the log is of this server, and of this history."""
+    note = genesis.note or {}
+    if genesis.source.system_id != str(server.system_id) or note["database"] != server.database:
+        raise ConfigError(
+            f"the log at {to.store.url} belongs to another database",
+            hint="correct source.dsn or log.url: each database needs a log of its own",
+        )
+    if note["slot"] != to.names.slot:
+        raise ConfigError(
+            f"the log at {to.store.url} belongs to slot {note['slot']}",
+            hint="correct source.name or log.url: each source needs a log of its own",
+        )
+    if genesis.source.timeline != server.timeline:
+        raise SourceGap(
+            f"the server is on timeline {server.timeline}, the log on {genesis.source.timeline}",
+            hint="after a failover or a restore the log cannot go on: begin a new one",
+        )
+
+
+def _has_intent(to: Attachment, server: Server) -> bool:
+    try:
+        intent = json.loads(to.store.get(layout.INTENT))
+    except ObjectMissing:
+        return False
+    if intent != _intent(to, server):
+        raise ConfigError(
+            f"the log at {to.store.url} was begun for another database or slot",
+            hint="correct source.dsn, source.name or log.url",
+        )
+    return True
+
+
+def _put_intent(to: Attachment, server: Server) -> None:
+    with suppress(ObjectExists):
+        to.store.put_new(layout.INTENT, json.dumps(_intent(to, server)).encode())
+
+
+def _intent(to: Attachment, server: Server) -> dict[str, str]:
+    return {
+        "system_id": str(server.system_id),
+        "database": server.database,
+        "slot": to.names.slot,
+    }

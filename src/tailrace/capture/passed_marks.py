@@ -1,0 +1,80 @@
+"""Empties the buffers while a slot is streamed: a mark is put into the stream, and what it shows is
+deleted once the log has passed it.
+
+A mark is a message that names a snapshot. It becomes the note of its segment, and so tells a later
+reader of the log which rows of the buffers came before it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from tailrace.capture.outstanding import PASSED
+from tailrace.capture.passed_rows import BATCH_ROWS, buffers_of, delete_passed
+from tailrace.capture.translating import MARK
+from tailrace.failpoint import failpoint
+from tailrace.model import Lsn
+from tailrace.postgres.buffer import buffer
+from tailrace.postgres.quote import statement
+from tailrace.postgres.session import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    snapshot: str
+    position: Lsn
+
+
+class PassedMarks:
+    """The marks of one leadership. One that is under way when it ends is forgotten: the next leader
+    puts another.
+    """
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._mark: _Mark | None = None
+
+    def turn(self, conn: Connection, durable: Lsn) -> int:
+        """Put a mark if there is anything in the buffers; or delete what the last one shows, if the
+        log is durable up to it. How many rows were deleted; 0 if none are left to delete now.
+        """
+        if self._mark is None:
+            if self._has_rows(conn):
+                self._mark = put_mark(conn)
+            return 0
+        if durable.wal < self._mark.position:
+            return 0
+        failpoint("mark.before_delete")
+        deleted = delete_passed(conn, buffers_of(conn, self._source), self._mark.snapshot)
+        if not any(count >= BATCH_ROWS for count in deleted.values()):
+            self._mark = None
+        return sum(deleted.values())
+
+    def _has_rows(self, conn: Connection) -> bool:
+        return any(
+            conn.execute(statement("SELECT EXISTS (SELECT FROM {})", buffer(table))).fetchone()
+            == (True,)
+            for table in buffers_of(conn, self._source)
+        )
+
+
+def put_mark(conn: Connection) -> _Mark:
+    """In this order: a position, then an id that is given after it, then a snapshot, then the
+    message after all of them.
+    """
+    with conn.transaction():
+        since = _text(conn, "SELECT pg_current_wal_insert_lsn()::text")
+        xid = int(_text(conn, "SELECT pg_current_xact_id()::text"))
+        snapshot = _text(conn, "SELECT pg_current_snapshot()::text")
+        content = json.dumps({PASSED: snapshot, "xid": xid, "since": int(Lsn.parse(since))})
+        query = "SELECT pg_logical_emit_message(true, %s, %s)::text"
+        row = conn.execute(query, (MARK.decode(), content)).fetchone()
+        assert row is not None
+    return _Mark(snapshot, Lsn.parse(row[0]))
+
+
+def _text(conn: Connection, query: str) -> str:
+    row = conn.execute(query.encode()).fetchone()
+    assert row is not None
+    return str(row[0])

@@ -1,0 +1,80 @@
+"""A slot begins where the drains end.
+
+Making the slot exports a snapshot that shows exactly what ends at or before the slot's position P.
+What it shows of the buffers and the log does not have is appended at P; what it does not show the
+slot will stream. A segment is appended even if there is nothing: it ends the time of drains. Until
+then the slot counts for nothing, and whoever finds it beside a log that is drained drops it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import suppress
+from typing import Final
+
+import psycopg
+
+from tailrace.capture.drain import Drainer
+from tailrace.errors import SourceError
+from tailrace.failpoint import failpoint
+from tailrace.log import Header
+from tailrace.postgres.blockers import listed, writers
+from tailrace.postgres.quote import SourceNames
+from tailrace.postgres.session import Connection, connect, source_error
+from tailrace.postgres.slot import drop_slot
+from tailrace.postgres.slot_proof import can_decode, have_ended, open_until
+from tailrace.postgres.snapshot import Patience, SnapshotHolder
+
+logger = logging.getLogger(__name__)
+
+HOLDER_NAME: Final = "tailrace slot"
+_PROOF_INTERVAL_S: Final = 0.1
+
+
+def begin_slot(dsn: str, drainer: Drainer, names: SourceNames, patience: Patience) -> Header:
+    """Make the slot and append the last drain. The publications are there already.
+
+    Raises SourceError(retry=True) if transactions are in the way for longer than `patience`; then
+    there is no slot, and draining may go on.
+    """
+    try:
+        with connect(dsn) as conn:
+            drop_slot(conn, names.slot)
+            try:
+                return _begin(dsn, conn, drainer, names, patience)
+            except BaseException:
+                with suppress(SourceError, psycopg.Error):
+                    drop_slot(conn, names.slot)
+                raise
+    except psycopg.Error as error:
+        raise source_error(error) from error
+
+
+def _begin(
+    dsn: str, conn: Connection, drainer: Drainer, names: SourceNames, patience: Patience
+) -> Header:
+    deadline = time.monotonic() + patience.all_s
+    with SnapshotHolder(dsn, application_name=HOLDER_NAME, slot=names.slot) as holder:
+        snapshot = holder.hold(patience)
+        failpoint("slot.after_made")
+        _prove(conn, names, patience, deadline)
+        failpoint("slot.before_begun")
+        header = drainer.end_at(holder.session, snapshot, patience.go_on)
+    failpoint("slot.after_begun")
+    logger.info("slot begun slot=%s start=%s", names.slot, header.end)
+    return header
+
+
+def _prove(conn: Connection, names: SourceNames, patience: Patience, deadline: float) -> None:
+    """Wait for the transactions that were open while the slot was made, then try it."""
+    until = open_until(conn)
+    while not have_ended(conn, until):
+        patience.go_on()
+        if time.monotonic() >= deadline:
+            raise SourceError(
+                f"a slot waits for open transactions: {listed(writers(conn))}", retry=True
+            )
+        time.sleep(_PROOF_INTERVAL_S)
+    if not can_decode(conn, names.slot, names.publication):
+        raise SourceError("the slot cannot decode what was open while it was made", retry=True)

@@ -1,0 +1,131 @@
+"""Makes of the rows that triggers have buffered the frames of the tables that they change.
+
+What comes in is a stream in which the buffers are published: their rows are Insert frames, inside
+the transaction that made the change. What goes out is what Postgres would have sent had the tables
+themselves been published: a Relation frame of the table before its first row and wherever its shape
+changes, and one frame for each row, in that row's place. Frames of buffers never go out.
+
+Work is by the column over whole runs. While no buffer is published, a run goes through as it is.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tailrace.capture.announcing import Announcement
+from tailrace.capture.buffer_reading import (
+    BufferReading,
+    Heard,
+    Shapes,
+    Unreadable,
+    relations_in,
+)
+from tailrace.capture.buffered import source_frames
+from tailrace.capture.holding import Holding, MustNotWait
+from tailrace.capture.ordering import ShapedRows, moves
+from tailrace.capture.splicing import Splice
+from tailrace.postgres.frames import BUFFERED, Frames
+from tailrace.postgres.pgoutput import Tag
+
+_ROW_BYTES_MIN: Final = 8
+
+
+class Translator:
+    """Follows the stream of one connection, run by run."""
+
+    def __init__(self, shapes: Shapes, *, unreadable: Unreadable) -> None:
+        self._reading = BufferReading(shapes, unreadable=unreadable)
+        # By table: the Relation frame that Postgres sent last, and the one that the log has last.
+        self._streamed: dict[int, bytes] = {}
+        self._logged: dict[int, bytes] = {}
+        self._holding = Holding()
+
+    def translate(self, frames: Frames) -> Frames:
+        """The run as the log is to have it; raises SourceError, SegmentCorrupt."""
+        return self._translate(frames, None)
+
+    def translate_part(self, frames: Frames) -> Frames:
+        """The same of a piece of one transaction, of which some rows may have to wait."""
+        try:
+            done = self._translate(frames, self._holding)
+        except MustNotWait:
+            return self._translate(Frames.concat([self._holding.release(), frames]), None)
+        return Frames.concat([done, self.end_part()]) if self._holding.is_full else done
+
+    def end_part(self) -> Frames:
+        """What has waited for the end of that transaction."""
+        held = self._holding.release()
+        return self._translate(held, None) if len(held) else held
+
+    def forget_part(self) -> None:
+        """That transaction is not wanted."""
+        self._holding.release()
+
+    def _translate(self, frames: Frames, holding: Holding | None) -> Frames:
+        heard = relations_in(frames)
+        if not self._reading.concerns(heard):
+            self._streamed.update({each.oid: each.frame for each in heard})
+            return frames
+        splice = Splice(frames)
+        splice.leave_out([each.place for each in heard if each.layout])
+        rows = frames.frames_of(Tag.INSERT, Tag.UPDATE, Tag.DELETE, size=_ROW_BYTES_MIN)
+        oids = frames.integers(rows, 1, ">u4")
+        news: dict[int, Announcement] = defaultdict(Announcement)
+        for oid, groups in self._reading.read(frames, heard, rows, oids, splice).items():
+            now = groups if holding is None else holding.hold(oid, groups)
+            if now:
+                _replace(now, splice, news[oid], len(frames))
+        if holding is not None:
+            splice.leave_out(holding.keep(frames).tolist())
+        in_force = {**self._streamed, **self._logged}
+        self._hear(heard, rows, oids, news)
+        for oid, announcement in news.items():
+            put, last = announcement.missing(in_force.get(oid))
+            for place, frame in put:
+                splice.put_before(place, frame)
+            if last is not None:
+                self._logged[oid] = last
+        return splice.joined()
+
+    def _hear(
+        self,
+        heard: Sequence[Heard],
+        rows: NDArray[np.intp],
+        oids: NDArray[np.int64],
+        news: dict[int, Announcement],
+    ) -> None:
+        """Beside what comes from buffers, what Postgres streams of the same tables."""
+        mixed = {*news, *self._logged}
+        direct = np.isin(oids, list(mixed))
+        for oid in np.unique(oids[direct]).tolist():
+            mine = rows[oids == oid]
+            said = [each for each in heard if each.oid == oid]
+            parts = np.split(mine, np.searchsorted(mine, [each.place for each in said]))
+            versions = [self._streamed.get(oid), *(each.frame for each in said)]
+            for frame, part in zip(versions, parts, strict=True):
+                if frame is not None:
+                    news[oid].add(part, frame)
+        for each in heard:
+            if each.oid in mixed:
+                news[each.oid].add(np.array([each.place]), each.frame, are_rows=False)
+            if each.layout is None:
+                self._streamed[each.oid] = each.frame
+
+
+def _replace(groups: Sequence[ShapedRows], splice: Splice, news: Announcement, count: int) -> None:
+    """Replace one table's rows."""
+    target = np.arange(count)
+    source, target_places = moves(groups)
+    target[source] = target_places
+    for group in groups:
+        lsn = BUFFERED | group.integers("seq").astype(np.uint64)
+        for chosen, made in source_frames(group.rows, group.at, group.shape):
+            at = np.searchsorted(group.at, chosen)
+            places = group.places[at]
+            splice.replace(places, target[places], made, lsn[at])
+            news.add(target[places], group.shape.frame)

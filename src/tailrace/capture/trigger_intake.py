@@ -1,0 +1,90 @@
+"""Takes a table up by triggers, so that none of its transactions is seen in part.
+
+Triggers, buffer and the buffer's place in its publication come about in one transaction that locks
+the table's writers out: whoever writes it later is recorded, whoever wrote it before is in the base
+that is taken afterwards. If the table is empty, that base is nothing, and known at once.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from tailrace.capture.membership import Refusal, put_empty_base
+from tailrace.capture.modes import TableRules
+from tailrace.capture.roll import buffer_roll, check_membership, publish_buffer
+from tailrace.capture.watch import begin_watch
+from tailrace.control.schema import migrate
+from tailrace.control.tracking import Mode, set_mode, track
+from tailrace.errors import SchemaError, SourceError
+from tailrace.failpoint import failpoint
+from tailrace.postgres.add_table import EmptyTable, empty_table
+from tailrace.postgres.barrier import Barrier
+from tailrace.postgres.catalog import TableInfo
+from tailrace.postgres.publication import fingerprint
+from tailrace.postgres.quote import SourceNames
+from tailrace.postgres.server import insert_position
+from tailrace.postgres.session import Connection
+from tailrace.postgres.table_lock import must_be_unchanged
+from tailrace.postgres.triggers import install_triggers
+from tailrace.storage import Store
+
+logger = logging.getLogger(__name__)
+
+
+class TriggerIntake:
+    """One leader's."""
+
+    def __init__(self, store: Store, names: SourceNames, leader_pid: int) -> None:
+        self._store = store
+        self._names = names
+        self._leader_pid = leader_pid
+        self._is_migrated = False
+
+    def has_schema(self, conn: Connection) -> bool:
+        """Whether the control schema is there and up to date; it is made if the role may."""
+        try:
+            self._migrate(conn)
+        except SourceError as error:
+            if error.retry:
+                raise
+            logger.warning("tables cannot be captured by triggers reason=%s", error)
+            return False
+        return True
+
+    def _migrate(self, conn: Connection) -> None:
+        if not self._is_migrated:
+            migrate(conn)
+            self._is_migrated = True
+
+    def take_up(self, conn: Connection, table: TableInfo, rules: TableRules) -> Refusal | None:
+        """None if triggers capture the table from now on; else why not."""
+        try:
+            self._migrate(conn)
+            empty = self._install(conn, table, rules)
+        except (SourceError, SchemaError) as error:
+            return Refusal(table, str(error), error.hint, is_passing=error.retry)
+        if empty is not None:
+            failpoint("intake.before_empty_base")
+            put_empty_base(self._store, empty)
+        waiting = "" if empty is not None else " waiting_for=base"
+        logger.info("table taken up by triggers table=%s%s", table.qualified, waiting)
+        return None
+
+    def _install(self, conn: Connection, table: TableInfo, rules: TableRules) -> EmptyTable | None:
+        roll, source = buffer_roll(self._names), self._names.slot
+        barrier = Barrier(conn, source, self._leader_pid, rules.lock_timeout_ms)
+        since = insert_position(conn)
+        is_published = fingerprint(conn, roll.publication) is not None
+        with barrier.locked(table):
+            must_be_unchanged(conn, table)
+            install_triggers(conn, table, lock_timeout_ms=rules.lock_timeout_ms)
+            track(conn, table, source=source, mode=Mode.TRIGGER, by=[source])
+            set_mode(conn, table.oid, Mode.TRIGGER, source=source)
+            if is_published:
+                publish_buffer(conn, self._store, roll, table.oid)
+            begin_watch(conn, self._store, table.oid, since)
+            empty = empty_table(conn, table)
+        failpoint("intake.after_commit")
+        if is_published:
+            check_membership(conn, self._store, roll)
+        return empty

@@ -1,0 +1,54 @@
+"""Keeps the tables of a source that is captured from the WAL alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tailrace.capture.membership import Membership, Refusal
+from tailrace.capture.removal import take_out
+from tailrace.capture.roll import check_membership, rolls_of
+from tailrace.capture.watch import Watch
+from tailrace.postgres.quote import SourceNames
+from tailrace.postgres.selection import Selection
+from tailrace.postgres.session import Connection
+from tailrace.storage import Store
+
+
+class WalTables:
+    """One leader's view of them."""
+
+    is_done = False
+
+    def __init__(self, store: Store, names: SourceNames, selection: Selection) -> None:
+        self._store = store
+        self._rolls = rolls_of(names)
+        self._selection = selection
+        self._watch = Watch(store)
+
+    def open(
+        self, conn: Connection, *, should_go_on: Callable[[], bool]
+    ) -> tuple[list[Refusal], int]:
+        """Before the stream begins: what is refused, and how many tables are captured."""
+        refusals, member_count = [], 0
+        for roll in self._rolls:
+            take_out(conn, self._store, roll, self._selection, should_go_on=should_go_on)
+        for roll in self._rolls:
+            membership = Membership(conn, self._store, roll)
+            refusals += membership.take_up(self._selection, should_go_on=should_go_on)
+            member_count += len(membership.member_oids())
+        return refusals, member_count
+
+    def look_after(self, conn: Connection, *, should_go_on: Callable[[], bool]) -> list[Refusal]:
+        """Now and then while streaming; raises SourceGap if a publication was changed by hand."""
+        refusals = []
+        for roll in self._rolls:
+            check_membership(conn, self._store, roll)
+            take_out(conn, self._store, roll, self._selection, should_go_on=should_go_on)
+        for roll in self._rolls:
+            membership = Membership(conn, self._store, roll)
+            self._watch.look(conn, membership.member_oids())
+            refusals += membership.take_up(self._selection, should_go_on=should_go_on)
+        return refusals
+
+    def close(self) -> None:
+        """There is nothing to give up."""

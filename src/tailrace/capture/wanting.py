@@ -1,0 +1,74 @@
+"""By which means a table is to be captured, as things stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tailrace.capture.modes import CaptureMode, TableRules
+from tailrace.postgres.catalog import TableInfo
+from tailrace.postgres.check_table import table_findings
+from tailrace.postgres.finding import Finding, Severity
+from tailrace.postgres.selection import Selection
+from tailrace.postgres.session import Connection
+
+
+class Means(StrEnum):
+    """What captures a table."""
+
+    WAL = "wal"
+    TRIGGER = "trigger"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The means that fit best; if there are none, what is in the way and how to cure it."""
+
+    means: Means
+    blocker: Finding | None = None
+
+
+def wanted_means(
+    conn: Connection,
+    table: TableInfo,
+    rules: TableRules,
+    selection: Selection,
+    *,
+    has_slot: bool,
+    is_captured: bool,
+) -> Wanted:
+    """What the settings, the server and the table's replica identity come to.
+
+    A table that the WAL could not give is not captured in mode `auto`: it would be delivered
+    without what tells its rows apart. Mode `trigger` takes it, for streams that append.
+    """
+    if rules.mode is CaptureMode.TRIGGER:
+        # Triggers record whole rows, old and new: they need no replica identity.
+        blocker = _blocker(conn, table, inserts_only=True, is_captured=is_captured)
+        return Wanted(Means.NOTHING, blocker) if blocker else Wanted(Means.TRIGGER)
+    inserts_only = selection.is_inserts_only(table)
+    blocker = _blocker(conn, table, inserts_only=inserts_only, is_captured=is_captured)
+    if blocker is not None:
+        return Wanted(Means.NOTHING, blocker)
+    if has_slot:
+        return Wanted(Means.WAL)
+    if rules.mode is CaptureMode.WAL:
+        return Wanted(Means.NOTHING, _no_slot(table))
+    return Wanted(Means.TRIGGER)
+
+
+def _blocker(
+    conn: Connection, table: TableInfo, *, inserts_only: bool, is_captured: bool
+) -> Finding | None:
+    findings = table_findings(conn, table, inserts_only=inserts_only, is_published=is_captured)
+    return next((each for each in findings if each.severity is Severity.BLOCKER), None)
+
+
+def _no_slot(table: TableInfo) -> Finding:
+    return Finding(
+        Severity.BLOCKER,
+        table.qualified,
+        "is to come from the wal, which cannot be had from this server as it is",
+        "run `tailrace check`; or set its mode to auto",
+    )

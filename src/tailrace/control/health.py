@@ -1,0 +1,68 @@
+"""What the control schema has to show of each table: the views and the health check, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from psycopg.rows import class_row
+
+from tailrace.postgres.session import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class TableStat:
+    """One row of `tailrace.stat_tables`. `buffered_rows` is counted up to a million and one."""
+
+    table: str
+    mode: str
+    slot: str | None
+    decoder_status: str
+    lag_bytes: int | None
+    lag_seconds: float | None
+    confirmed: str | None
+    buffered_rows: int
+    oldest_buffered: datetime | None
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """One row of `tailrace.check_cdc_health()`; `reason` is empty if nothing is wrong."""
+
+    table: str
+    mode: str
+    lag_bytes: int | None
+    lag_seconds: float | None
+    confirmed: str | None
+    reason: str
+
+
+_STATS: Final = """
+SELECT format('%%s.%%s', schema_name, table_name) AS "table", cdc_mode AS mode, slot_name AS slot,
+       decoder_status, lag_bytes, lag_seconds, confirmed_lsn::text AS confirmed, buffered_rows,
+       oldest_buffered, last_error
+  FROM tailrace.stat_tables WHERE source = %s ORDER BY schema_name, table_name
+"""
+
+_HEALTH: Final = """
+SELECT table_name AS "table", cdc_mode AS mode, lag_bytes, lag_seconds,
+       confirmed_lsn::text AS confirmed, coalesce(reason, '') AS reason
+  FROM tailrace.check_cdc_health()
+"""
+
+
+def read_stats(conn: Connection, source: str) -> list[TableStat]:
+    """How each table of a source is captured, by name; none without the control schema."""
+    row = conn.execute("SELECT to_regclass('tailrace.stat_tables') IS NULL").fetchone()
+    if row == (True,):
+        return []
+    with conn.cursor(row_factory=class_row(TableStat)) as cursor:
+        return cursor.execute(_STATS, (source,)).fetchall()
+
+
+def check_health(conn: Connection) -> list[Health]:
+    """Every table of every source; alerts are told to whoever listens."""
+    with conn.cursor(row_factory=class_row(Health)) as cursor:
+        return cursor.execute(_HEALTH).fetchall()

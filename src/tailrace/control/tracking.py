@@ -1,0 +1,203 @@
+"""How each table is captured: the rows of `tailrace.change_tracking`.
+
+Only the leader writes them. A table has one capture, however many streams use it: each of them is
+named in `tracked_by`, and the last one to leave takes the row with it. Every change of a mode is
+told by NOTIFY tailrace_cdc_transition, to those who listen when it is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from psycopg.rows import dict_row
+
+from tailrace.errors import SourceError
+from tailrace.model import Lsn
+from tailrace.postgres.catalog import TableInfo
+from tailrace.postgres.session import Connection
+
+TRANSITION_CHANNEL: Final = "tailrace_cdc_transition"
+ALERT_CHANNEL: Final = "tailrace_cdc_alert"
+
+
+class Mode(StrEnum):
+    """`tailrace.change_tracking.cdc_mode`."""
+
+    TRIGGER = "TRIGGER"
+    TRANSITIONING = "TRANSITIONING"
+    WAL = "WAL"
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """One row. `source` is the name of the slot that the source has, or would have."""
+
+    oid: int
+    source: str
+    schema: str
+    name: str
+    mode: Mode
+    slot: str | None
+    publication: str | None
+    confirmed: Lsn | None
+    handed_over_at: datetime | None
+    transition_started_at: datetime | None
+    tracked_by: tuple[str, ...]
+    last_error: str | None
+
+    @property
+    def qualified(self) -> str:
+        """`schema.name` when the row was last written."""
+        return f"{self.schema}.{self.name}"
+
+
+_ROWS: Final = """
+SELECT table_oid::bigint AS oid, source, schema_name AS schema, table_name AS name,
+       cdc_mode AS mode, slot_name AS slot, publication_name AS publication,
+       decoder_confirmed_lsn::text AS confirmed, handed_over_at, transition_started_at,
+       tracked_by, last_error
+  FROM tailrace.change_tracking
+ WHERE source = %s
+ ORDER BY schema_name, table_name
+"""
+
+
+def read_tracked(conn: Connection, source: str) -> dict[int, Tracked]:
+    """The tables of a source, by oid; none if the control schema is not there."""
+    row = conn.execute("SELECT to_regclass('tailrace.change_tracking') IS NULL").fetchone()
+    if row == (True,):
+        return {}
+    with conn.cursor(row_factory=dict_row) as cursor:
+        found = [_tracked(row) for row in cursor.execute(_ROWS, (source,))]
+    return {tracked.oid: tracked for tracked in found}
+
+
+# Nobody else may take a table over: a buffer is emptied by one log.
+_TRACK: Final = """
+INSERT INTO tailrace.change_tracking AS t
+       (table_oid, source, schema_name, table_name, cdc_mode, tracked_by)
+VALUES (%(oid)s, %(source)s, %(schema)s, %(name)s, %(mode)s, %(by)s)
+    ON CONFLICT (table_oid) DO UPDATE
+   SET schema_name = excluded.schema_name, table_name = excluded.table_name,
+       tracked_by = ARRAY(SELECT DISTINCT unnest(t.tracked_by || excluded.tracked_by) ORDER BY 1),
+       updated_at = clock_timestamp()
+ WHERE t.source = excluded.source
+RETURNING true
+"""
+
+
+def track(
+    conn: Connection, table: TableInfo, *, source: str, mode: Mode, by: Iterable[str]
+) -> None:
+    """Note that a table is captured and for whom; one that is known keeps its mode and takes on its
+    present name. Raises SourceError if another source captures it.
+    """
+    values = {
+        "oid": table.oid,
+        "schema": table.schema,
+        "name": table.name,
+        "source": source,
+        "mode": mode,
+        "by": sorted(set(by)),
+    }
+    if conn.execute(_TRACK, values).fetchone() is None:
+        raise SourceError(
+            f"{table.qualified} is captured by another source of this database",
+            hint="let one source capture it, and read its log twice",
+        )
+
+
+_UNTRACK: Final = """
+WITH kept AS (
+    UPDATE tailrace.change_tracking
+       SET tracked_by = ARRAY(SELECT name FROM unnest(tracked_by) AS name
+                               WHERE name <> ALL (%(by)s) ORDER BY 1),
+           updated_at = clock_timestamp()
+     WHERE table_oid = %(oid)s AND source = %(source)s
+ RETURNING cardinality(tracked_by) AS count
+)
+SELECT count FROM kept
+"""
+
+
+def untrack(conn: Connection, oid: int, *, source: str, by: Iterable[str]) -> bool:
+    """Let go of a table for some; whether nobody needs it any more. Then what captures it is to be
+    removed, and the row at last, by `forget`.
+    """
+    values = {"oid": oid, "source": source, "by": sorted(set(by))}
+    return conn.execute(_UNTRACK, values).fetchone() in (None, (0,))
+
+
+def forget(conn: Connection, oid: int, *, source: str) -> None:
+    """Delete the row of a table whose capture is removed."""
+    query = "DELETE FROM tailrace.change_tracking WHERE table_oid = %s AND source = %s"
+    conn.execute(query, (oid, source))
+
+
+_SET_MODE: Final = """
+UPDATE tailrace.change_tracking
+   SET cdc_mode = %(mode)s,
+       slot_name = %(slot)s,
+       publication_name = %(publication)s,
+       transition_started_at =
+           CASE WHEN %(mode)s = 'TRANSITIONING'
+                THEN coalesce(transition_started_at, clock_timestamp()) END,
+       handed_over_at =
+           CASE WHEN %(mode)s = 'WAL' THEN clock_timestamp()
+                WHEN %(mode)s = 'TRANSITIONING' THEN handed_over_at END,
+       last_error = %(error)s,
+       updated_at = clock_timestamp()
+ WHERE table_oid = %(oid)s AND source = %(source)s
+"""
+
+
+def set_mode(
+    conn: Connection,
+    oid: int,
+    mode: Mode,
+    *,
+    source: str,
+    slot: str | None = None,
+    publication: str | None = None,
+    error: str | None = None,
+) -> None:
+    """Note the mode of a table; in the same transaction as what brings it about. `error` says why,
+    if it is not what was wanted.
+    """
+    values = {
+        "oid": oid,
+        "mode": mode,
+        "source": source,
+        "slot": slot,
+        "publication": publication,
+        "error": error,
+    }
+    conn.execute(_SET_MODE, values)
+
+
+def set_error(conn: Connection, oid: int, error: str | None, *, source: str) -> None:
+    """Note what went wrong last with a table, or that nothing is wrong."""
+    query = """UPDATE tailrace.change_tracking SET last_error = %s, updated_at = clock_timestamp()
+                WHERE table_oid = %s AND source = %s AND last_error IS DISTINCT FROM %s"""
+    conn.execute(query, (error, oid, source, error))
+
+
+def set_confirmed(conn: Connection, position: Lsn, *, source: str) -> None:
+    """Note how far the durable log has got, on every table of the source that is not there yet;
+    `position` is the server's own."""
+    query = """UPDATE tailrace.change_tracking
+                  SET decoder_confirmed_lsn = %(lsn)s::pg_lsn, updated_at = clock_timestamp()
+                WHERE source = %(source)s
+                  AND decoder_confirmed_lsn IS DISTINCT FROM %(lsn)s::pg_lsn"""
+    conn.execute(query, {"lsn": str(position), "source": source})
+
+
+def _tracked(row: dict[str, Any]) -> Tracked:
+    row["mode"] = Mode(row["mode"])
+    row["confirmed"] = None if row["confirmed"] is None else Lsn.parse(row["confirmed"])
+    row["tracked_by"] = tuple(row["tracked_by"])
+    return Tracked(**row)

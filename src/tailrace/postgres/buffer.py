@@ -1,0 +1,67 @@
+"""The buffer of a table: where its triggers put changes, and what the parts of it are called.
+
+A buffer is known by the oid of its table, which outlives every rename. Columns that a row of the
+table has are kept in `new_<slot>` and `old_<slot>`; which slot holds which column is said by the
+shape that the row names.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from psycopg import sql
+
+from tailrace.postgres.quote import qualified
+from tailrace.postgres.session import Connection
+
+SCHEMA: Final = "tailrace_changes"
+ROW_TRIGGER: Final = "tailrace_capture_row"
+TRUNCATE_TRIGGER: Final = "tailrace_capture_truncate"
+
+FIXED_COLUMNS: Final = (
+    *("seq", "xid", "op", "depth", "ts", "key_hash", "shape"),
+    *("form", "new_row", "old_row"),
+)
+"""What every buffer begins with, in this order. A row of shape 0, and one whose shape says so, is
+kept whole in `new_row` and `old_row`; with shape 0 `form` tells its columns."""
+
+_BUFFER: Final = re.compile(r"changes_([0-9]{1,10})")
+
+
+def buffer_name(table_oid: int) -> str:
+    """`changes_<oid>`, in schema `tailrace_changes`."""
+    return f"changes_{table_oid}"
+
+
+def buffer(table_oid: int) -> sql.Identifier:
+    """The same, quoted and with its schema."""
+    return qualified(SCHEMA, buffer_name(table_oid))
+
+
+def capture_function(table_oid: int) -> sql.Identifier:
+    """The function of the table's triggers; it takes no arguments."""
+    return qualified(SCHEMA, f"capture_{table_oid}")
+
+
+def table_of_buffer(schema: str, name: str) -> int | None:
+    """The oid of the table whose buffer has this name; None if it is no buffer.
+
+    >>> table_of_buffer("tailrace_changes", "changes_16390")
+    16390
+    """
+    found = _BUFFER.fullmatch(name)
+    return int(found[1]) if schema == SCHEMA and found is not None else None
+
+
+_BUFFERS: Final = """
+SELECT c.relname::text, c.oid::bigint FROM pg_class AS c
+ WHERE c.relnamespace = to_regnamespace('tailrace_changes') AND c.relkind = 'r'
+ ORDER BY c.oid
+"""
+
+
+def read_buffers(conn: Connection) -> dict[int, int]:
+    """The oid of each buffer that there is, by the oid of its table, be that gone or not."""
+    found = ((table_of_buffer(SCHEMA, name), oid) for name, oid in conn.execute(_BUFFERS))
+    return {table: oid for table, oid in found if table is not None}

@@ -1,0 +1,53 @@
+"""Leadership on an ordinary session: for capture without a slot, by a role that may not replicate.
+
+The lock is the one that a leader with a slot takes on its replication session, so there is one
+leader in all. The server ends the session when it is not pinged, and with it the lock: a leader
+that hangs must not lead for ever.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import psycopg
+
+from tailrace.postgres.replication import SENDER_TIMEOUT_S, lock_key
+from tailrace.postgres.session import connect
+from tailrace.postgres.sqlstate import source_error
+
+
+class LockSession:
+    """One session that can hold the lock. Not thread-safe."""
+
+    def __init__(self, dsn: str, *, sender_timeout_s: int = SENDER_TIMEOUT_S) -> None:
+        timeout = f"{sender_timeout_s}s"
+        settings = {
+            "idle_session_timeout": timeout,
+            # These must be the server's: libpq's own keepalives protect the client only.
+            "tcp_keepalives_idle": "5",
+            "tcp_keepalives_interval": "2",
+            "tcp_keepalives_count": "3",
+            "tcp_user_timeout": timeout,
+        }
+        self._conn = connect(dsn, settings=settings)
+        self.pid: Final = self._conn.info.backend_pid
+        """The backend that holds the lock."""
+
+    def try_lock(self, slot: str) -> bool:
+        """Try to become the leader; the lock is held until this session ends."""
+        try:
+            query = "SELECT pg_try_advisory_lock(%s)"
+            return self._conn.execute(query, (lock_key(slot),)).fetchone() == (True,)
+        except psycopg.Error as error:
+            raise source_error(error) from error
+
+    def ping(self) -> None:
+        """Keep the session, and so the lock; raises SourceError if it is lost."""
+        try:
+            self._conn.execute("SELECT 1")
+        except psycopg.Error as error:
+            raise source_error(error) from error
+
+    def close(self) -> None:
+        """End the session; the lock is free the moment the server sees it."""
+        self._conn.close()

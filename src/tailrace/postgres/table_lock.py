@@ -1,0 +1,61 @@
+"""A table locked against its writers for a moment, so that no transaction is seen in part.
+
+The lock is SHARE ROW EXCLUSIVE: readers go on, and a writer that has read the table before cannot
+be caught in a deadlock with us, because nothing that follows needs a stronger one. It is waited for
+only briefly, since everyone who comes later waits behind us.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import psycopg
+
+from tailrace.errors import SchemaError, SourceError
+from tailrace.postgres.blockers import listed, lockers
+from tailrace.postgres.catalog import Kind, TableInfo, read_tables
+from tailrace.postgres.quote import qualified, statement
+from tailrace.postgres.session import Connection
+from tailrace.postgres.sqlstate import source_error
+
+HELD_MS_MAX: Final = 10_000
+"""How long we may hold up the writers of a table for work of ours; then the server rolls back."""
+
+
+def lock_out_writers(conn: Connection, table: TableInfo, lock_timeout_ms: int) -> None:
+    """Inside a transaction, before anything else in it; raises psycopg.Error. The partitions of a
+    table are locked with it.
+    """
+    timeouts = {"lock": str(lock_timeout_ms), "idle": str(HELD_MS_MAX)}
+    conn.execute(
+        """SELECT set_config('lock_timeout', %(lock)s, true),
+                  set_config('idle_in_transaction_session_timeout', %(idle)s, true)""",
+        timeouts,
+    )
+    conn.execute(on_table("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", table))
+
+
+def must_be_unchanged(conn: Connection, table: TableInfo) -> None:
+    """Under the lock: raises SchemaError if the table is not what it was judged by."""
+    if read_tables(conn, [table.oid]) != [table]:
+        raise SchemaError(
+            f"{table.qualified} was altered while it was being added", hint="try again", retry=True
+        )
+
+
+def refusal(conn: Connection, table: TableInfo, error: psycopg.Error) -> SourceError:
+    """What an error of such a transaction means; a lock that was not won may be won next time."""
+    if isinstance(error, psycopg.errors.LockNotAvailable | psycopg.errors.QueryCanceled):
+        return SourceError(
+            f"{table.qualified} is being written: {listed(lockers(conn, table.oid))}",
+            hint="end or commit these transactions; the table is tried again",
+            retry=True,
+        )
+    return source_error(error)
+
+
+def on_table(query: str, table: TableInfo) -> psycopg.sql.Composed:
+    """The rows of a partitioned table are in its partitions, those of any other in itself."""
+    if table.kind is not Kind.PARTITIONED:
+        query = query.replace("{}", "ONLY {}")
+    return statement(query, qualified(table.schema, table.name))

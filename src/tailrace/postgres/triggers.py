@@ -1,0 +1,170 @@
+"""The triggers that capture a table's changes into its buffer.
+
+Writers of the table must not be harmed. What takes a lock takes it with a small timeout and raises
+SourceError(retry=True), naming who is in the way. Enabling and disabling needs SHARE ROW EXCLUSIVE
+and works beside readers; dropping needs ACCESS EXCLUSIVE, would kill by deadlock whoever has read
+the table and then writes it, and so is done alone and later. Triggers are enabled ALWAYS: a session
+with session_replication_role = replica is captured as well. On a partitioned table all this is done
+at the root and recurses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import psycopg
+
+from tailrace.errors import SourceError
+from tailrace.failpoint import failpoint
+from tailrace.postgres.blockers import listed, lockers
+from tailrace.postgres.buffer import ROW_TRIGGER, TRUNCATE_TRIGGER, buffer, capture_function
+from tailrace.postgres.catalog import Kind, TableInfo
+from tailrace.postgres.quote import identifier, qualified, statement
+from tailrace.postgres.session import Connection
+from tailrace.postgres.sqlstate import source_error
+
+_TRIGGERS: Final = {
+    ROW_TRIGGER: "CREATE TRIGGER {} AFTER INSERT OR UPDATE OR DELETE ON {} "
+    "FOR EACH ROW EXECUTE FUNCTION {}()",
+    TRUNCATE_TRIGGER: "CREATE TRIGGER {} AFTER TRUNCATE ON {} "
+    "FOR EACH STATEMENT EXECUTE FUNCTION {}()",
+}
+
+
+def install_triggers(conn: Connection, table: TableInfo, *, lock_timeout_ms: int) -> int:
+    """Make the buffer, the function and the triggers, enabled, as far as they are not there; the
+    number of the table's shape. A base must be read under a snapshot taken after this.
+    """
+    with _locking(conn, table, lock_timeout_ms):
+        lock_table(conn, table)
+        shape = _sync(conn, table)
+        failpoint("triggers.after_buffer")
+        for name, query in _TRIGGERS.items():
+            if not _has_trigger(conn, table, name):
+                names = (identifier(name), _name(table), capture_function(table.oid))
+                conn.execute(statement(query, *names))
+        switch_triggers(conn, table, enabled=True)
+        failpoint("triggers.before_commit")
+        return shape
+
+
+def sync_capture(conn: Connection, table: TableInfo, *, lock_timeout_ms: int) -> int:
+    """Make buffer and function fit the table's columns; the number of its shape. Locks the buffer
+    only if it lacks columns; until it is done, rows that do not fit are kept whole.
+    """
+    with _locking(conn, table, lock_timeout_ms):
+        conn.execute(_on_table("LOCK TABLE {} IN ACCESS SHARE MODE", table))
+        return _sync(conn, table)
+
+
+def shape_is_current(conn: Connection, table_oid: int) -> bool:
+    """Whether buffer and function fit the table's columns as they are now."""
+    row = conn.execute("SELECT tailrace.capture_is_current(%s::oid)", (table_oid,)).fetchone()
+    return row == (True,)
+
+
+def lock_table(conn: Connection, table: TableInfo) -> None:
+    """Lock out the writers of a table until the transaction ends; raises psycopg.Error."""
+    conn.execute(_on_table("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", table))
+
+
+def switch_triggers(conn: Connection, table: TableInfo, *, enabled: bool) -> None:
+    """Enable ALWAYS or disable both triggers, on all partitions too; raises psycopg.Error.
+
+    Part of a transaction that has locked the table: it is this that makes the switch exact.
+    """
+    how = "ENABLE ALWAYS" if enabled else "DISABLE"
+    for name in _TRIGGERS:
+        names = (_name(table), identifier(name))
+        conn.execute(statement("ALTER TABLE {} " + how + " TRIGGER {}", *names))
+
+
+def drop_triggers(conn: Connection, table: TableInfo, *, lock_timeout_ms: int) -> None:
+    """Drop both triggers if they are there; nothing else is locked meanwhile."""
+    for name in _TRIGGERS:
+        if _has_trigger(conn, table, name):
+            with _locking(conn, table, lock_timeout_ms):
+                conn.execute(
+                    statement("DROP TRIGGER IF EXISTS {} ON {}", identifier(name), _name(table))
+                )
+            failpoint("triggers.after_drop")
+
+
+def drop_buffer(conn: Connection, table_oid: int, *, lock_timeout_ms: int) -> None:
+    """Drop the buffer, with all that is in it, the function and the shapes. The triggers are gone.
+    A drain that is under way holds this up: SourceError(retry=True).
+    """
+    try:
+        with conn.transaction():
+            _limit_wait(conn, lock_timeout_ms)
+            conn.execute(statement("DROP FUNCTION IF EXISTS {}()", capture_function(table_oid)))
+            conn.execute(statement("DROP TABLE IF EXISTS {}", buffer(table_oid)))
+            conn.execute("DELETE FROM tailrace.table_shapes WHERE table_oid = %s", (table_oid,))
+    except psycopg.errors.LockNotAvailable as error:
+        raise SourceError(
+            f"the buffer of table {table_oid} is in use: {listed(lockers(conn, table_oid))}",
+            retry=True,
+        ) from error
+    except psycopg.Error as error:
+        raise source_error(error) from error
+
+
+def trigger_problems(conn: Connection, table_oid: int) -> list[str]:
+    """What keeps the triggers from capturing every change, on the table and each partition; empty
+    if all are there, on our function, and enabled always.
+    """
+    query = "SELECT * FROM tailrace.trigger_problems(%s::oid)"
+    return [problem for (problem,) in conn.execute(query, (table_oid,))]
+
+
+def has_triggers(conn: Connection, table_oid: int) -> bool:
+    """Whether the table itself has any trigger of ours, enabled or not."""
+    query = "SELECT FROM pg_trigger WHERE tgrelid = %s AND tgname = ANY (%s)"
+    return conn.execute(query, (table_oid, list(_TRIGGERS))).fetchone() is not None
+
+
+def _sync(conn: Connection, table: TableInfo) -> int:
+    row = conn.execute("SELECT tailrace.sync_capture(%s::oid)", (table.oid,)).fetchone()
+    assert row is not None
+    if row[0] is None:
+        raise SourceError(f"{table.qualified} is gone", retry=True)
+    return int(row[0])
+
+
+def _has_trigger(conn: Connection, table: TableInfo, name: str) -> bool:
+    query = "SELECT FROM pg_trigger WHERE tgrelid = %s AND tgname = %s"
+    return conn.execute(query, (table.oid, name)).fetchone() is not None
+
+
+@contextmanager
+def _locking(conn: Connection, table: TableInfo, lock_timeout_ms: int) -> Iterator[None]:
+    """A transaction that waits for locks so long and no longer."""
+    try:
+        with conn.transaction():
+            _limit_wait(conn, lock_timeout_ms)
+            yield
+    except psycopg.errors.LockNotAvailable as error:
+        raise SourceError(
+            f"{table.qualified} is in use: {listed(lockers(conn, table.oid))}",
+            hint="it is tried again",
+            retry=True,
+        ) from error
+    except psycopg.Error as error:
+        raise source_error(error) from error
+
+
+def _limit_wait(conn: Connection, lock_timeout_ms: int) -> None:
+    conn.execute("SELECT set_config('lock_timeout', %s, true)", (str(lock_timeout_ms),))
+
+
+def _on_table(query: str, table: TableInfo) -> psycopg.sql.Composed:
+    """The children of an inheritance tree are tables of their own."""
+    if table.kind is not Kind.PARTITIONED:
+        query = query.replace("{}", "ONLY {}")
+    return statement(query, _name(table))
+
+
+def _name(table: TableInfo) -> psycopg.sql.Identifier:
+    return qualified(table.schema, table.name)

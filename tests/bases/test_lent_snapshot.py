@@ -1,0 +1,91 @@
+"""Bases without a slot: the snapshot is a drain's, and stands where that drain stands."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+from tailrace.capture.lent_snapshot import LentSnapshotHolder
+from tailrace.control.requests import ask, open_requests
+from tailrace.errors import SourceError
+from tailrace.log.bases import newest_bases
+from tailrace.postgres.snapshot import Patience
+from tailrace.storage import FileStore, Store
+from tests.bases.oracle import assert_equal
+from tests.bases.taking import oid_of, take
+from tests.capture.buffers import track
+from tests.capture.draining import SOURCE, begin_log, drainer, writers
+from tests.server import VERSIONS, Servers
+
+
+@pytest.fixture(params=VERSIONS)
+def conn(request: pytest.FixtureRequest, source_servers: Servers) -> Iterator[psycopg.Connection]:
+    """A connection to a database in which public.t has rows and is in trigger mode."""
+    with source_servers(request.param).database() as database, database.connect() as connection:
+        connection.execute("CREATE TABLE public.t (id int PRIMARY KEY, v text)")
+        connection.execute("INSERT INTO t SELECT n, 'old' FROM generate_series(1, 2000) AS n")
+        track(connection, "public.t")
+        yield connection
+
+
+@contextmanager
+def draining(conn: psycopg.Connection, store: Store) -> Iterator[None]:
+    """A leader that drains again and again."""
+    stop = threading.Event()
+    begin_log(conn, store)
+
+    def lead() -> None:
+        with drainer(conn, store) as drains:
+            while not stop.wait(0.02):
+                drains.drain(lambda: None)
+                drains.delete(lambda: None)
+            drains.drain(lambda: None)
+
+    thread = threading.Thread(target=lead)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(120)
+
+
+def test_a_base_and_the_drains_after_it_are_the_source(
+    conn: psycopg.Connection, store: FileStore
+) -> None:
+    oid = oid_of(conn, "public.t")
+    with draining(conn, store), writers(conn.info.dsn, 4):
+        for _ in range(3):
+            (result,) = take(conn.info.dsn, store, oid)
+            assert result.error is None
+    assert_equal(store, conn, "public.t")
+    assert newest_bases(store)[oid].row_count > 1900
+    assert open_requests(conn, SOURCE) == []
+
+
+def test_who_asks_for_a_snapshot_while_nobody_drains_is_told(
+    conn: psycopg.Connection, store: FileStore
+) -> None:
+    begin_log(conn, store)
+    impatient = Patience(try_ms=100, all_s=0.2, say=lambda _: None, go_on=lambda: None)
+    with (
+        LentSnapshotHolder(conn.info.dsn, application_name="test", source=SOURCE) as holder,
+        pytest.raises(SourceError, match="no drain has lent"),
+    ):
+        holder.hold(impatient)
+    assert open_requests(conn, SOURCE) == []
+
+
+def test_a_leader_does_not_wait_for_ever_for_one_who_asked_and_is_gone(
+    conn: psycopg.Connection, store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tailrace.capture.answering.LEND_S", 0.1)
+    ask(conn, source=SOURCE, by="nobody")
+    with drainer(conn, store) as drains:
+        assert drains.drain(lambda: None) is not None
+        assert drains.drain(lambda: None) is None
+    assert open_requests(conn, SOURCE) == []

@@ -1,0 +1,108 @@
+"""Changes in any order of recording come out in one in which each goes on from the last."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tailrace.capture.chains import Images, is_continued, neighbours, true_order
+
+Change = tuple[str, str]
+"""The row before and after, as `key:version`; empty where there is none."""
+
+
+def images(changes: list[Change]) -> Images:
+    """As the translator makes them."""
+
+    def key(row: str) -> bytes:
+        return row.split(":")[0].encode()
+
+    columns = (
+        [old.encode() for old, _ in changes],
+        [new.encode() for _, new in changes],
+        [key(old) for old, _ in changes],
+        [key(new) for _, new in changes],
+    )
+    binaries = [pa.array(column, pa.binary()) for column in columns]
+    return Images(np.ones(len(changes), np.int64), *binaries)
+
+
+def in_order(changes: list[Change]) -> list[Change]:
+    """All of one transaction."""
+    return [changes[at] for at in true_order(images(changes), np.arange(len(changes)))]
+
+
+def history(random: Random, count: int, key_count: int) -> list[Change]:
+    """What a transaction may do to a few rows, in the order in which it does it."""
+    rows = {f"k{n}": f"k{n}:0" for n in range(key_count) if random.random() < 0.5}
+    changes: list[Change] = []
+    for version in range(1, count + 1):
+        key = f"k{random.randrange(key_count)}"
+        old = rows.pop(key, "")
+        target = key
+        if old and random.random() < 0.2:
+            free = [f"k{n}" for n in range(key_count) if f"k{n}" not in rows]
+            target = random.choice(free)
+        new = "" if old and random.random() < 0.3 else f"{target}:{version}"
+        if new:
+            rows[target] = new
+        changes.append((old, new))
+    return changes
+
+
+def is_sound(changes: list[Change]) -> bool:
+    """Each row goes on from what its key held, and nothing takes a key that is not free."""
+    held: dict[str, str] = {}
+    for old, new in changes:
+        old_key, new_key = old.split(":")[0], new.split(":")[0]
+        if old:
+            if held.get(old_key, old) != old:
+                return False
+            held[old_key] = ""
+        if new:
+            if held.get(new_key, ""):
+                return False
+            held[new_key] = new
+    return True
+
+
+@settings(max_examples=300)
+@given(st.integers(0, 10**9), st.integers(1, 12), st.integers(1, 4))
+def test_any_order_of_recording_is_undone(seed: int, count: int, key_count: int) -> None:
+    random = Random(seed)
+    made = history(random, count, key_count)
+    recorded = made.copy()
+    random.shuffle(recorded)
+    found = in_order(recorded)
+    assert sorted(found) == sorted(made)
+    assert is_sound(found)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_sound_order_is_kept(count: int) -> None:
+    made = [("", "a:1"), *((f"a:{n}", f"a:{n + 1}") for n in range(1, count)), (f"a:{count}", "")]
+    assert in_order(made) == made
+
+
+@pytest.mark.parametrize("rest", [[], [("b:1", "b:2"), ("", "b:1")]])
+def test_a_row_that_is_put_back_as_it_was_stays(rest: list[Change]) -> None:
+    """Deleted and inserted again, though the other way round would fit as well."""
+    found = in_order([("a:1", ""), ("", "a:1"), *rest])
+    assert [change for change in found if "a:1" in change] == [("a:1", ""), ("", "a:1")]
+
+
+def test_only_rows_of_one_transaction_and_key_are_neighbours() -> None:
+    transaction, key_hash = np.array([1, 1, 2, 1, 2]), np.array([7, 8, 7, 7, 9])
+    before, after = neighbours(transaction, key_hash)
+    assert (before.tolist(), after.tolist()) == ([0], [3])
+
+
+def test_neighbours_that_do_not_go_on_from_each_other_are_seen() -> None:
+    changes = [("a:1", "a:2"), ("", "a:1"), ("", "b:1"), ("b:1", "b:2")]
+    pairs = (np.array([0, 2]), np.array([1, 3]))
+    assert is_continued(images(changes), pairs).tolist() == [False, True]

@@ -1,0 +1,285 @@
+"""Tables move between triggers and the WAL while they are written: exactly, or not at all."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tailrace.errors import SourceError
+from tailrace.log.bases import newest_positions
+from tailrace.log.wanted import wanted_bases
+from tailrace.postgres.barrier import Barrier
+from tailrace.postgres.buffer import buffer
+from tailrace.postgres.catalog import tables_matching
+from tailrace.postgres.session import connect
+from tailrace.postgres.slot import drop_slot
+from tailrace.storage import FileStore
+from tests.capture.oracle import assert_equal, read_changes
+from tests.capture.running import Running, hybrid, settings, wait_caught_up
+from tests.server import VERSIONS, Database, Servers
+
+
+@pytest.fixture(params=VERSIONS, ids=lambda version: f"pg{version}")
+def database(request: pytest.FixtureRequest, source_servers: Servers) -> Iterator[Database]:
+    """A fresh database on each version."""
+    with source_servers(request.param).database() as fresh:
+        yield fresh
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """All that happens now and then happens often."""
+    monkeypatch.setattr("tailrace.capture.housekeeping.TABLES_INTERVAL_S", 0.1)
+    monkeypatch.setattr("tailrace.capture.drain_leader.DETECT_INTERVAL_S", 0.1)
+    caplog.set_level(logging.INFO)
+
+
+def modes(source: psycopg.Connection) -> dict[str, str]:
+    """How tables are captured, as is shown."""
+    if source.execute("SELECT to_regclass('tailrace.change_tracking')").fetchone() == (None,):
+        return {}
+    query = "SELECT table_name, cdc_mode FROM tailrace.change_tracking"
+    return dict(source.execute(query).fetchall())
+
+
+def has_control_schema(source: psycopg.Connection) -> bool:
+    query = "SELECT to_regnamespace('tailrace') IS NOT NULL"
+    return source.execute(query).fetchone() == (True,)
+
+
+def trigger_states(source: psycopg.Connection, table: str) -> list[str]:
+    """`A` for each trigger of ours that is enabled always, `D` for one that is disabled."""
+    query = """SELECT tgenabled::text FROM pg_trigger
+                WHERE tgrelid = %s::regclass AND tgname LIKE 'tailrace%%' ORDER BY tgname"""
+    return [state for (state,) in source.execute(query, [table]).fetchall()]
+
+
+def published(source: psycopg.Connection) -> set[tuple[str, str]]:
+    query = "SELECT pubname, tablename FROM pg_publication_tables"
+    return set(source.execute(query).fetchall())
+
+
+def test_with_a_replica_identity_a_table_goes_straight_to_the_wal(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    with Running(settings(database.dsn, hybrid=hybrid("auto")), store) as capture:
+        capture.wait_for_stream()
+        assert published(source) == {("tailrace_main", "t")}
+        assert not has_control_schema(source)
+        assert trigger_states(source, "t") == []
+
+
+def test_a_table_without_a_key_is_captured_only_if_triggers_are_asked_for(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    source.execute("CREATE TABLE keyless (v text)")
+    with Running(settings(database.dsn, hybrid=hybrid("auto")), store) as capture:
+        capture.wait_for_stream()
+        assert published(source) == {("tailrace_main", "t")}
+        assert not has_control_schema(source)
+    told = settings(database.dsn, hybrid=hybrid("auto", tables={"public.keyless": "trigger"}))
+    with Running(told, store) as capture:
+        capture.wait_until(lambda: modes(source) == {"t": "WAL", "keyless": "TRIGGER"})
+        oid = source.execute("SELECT 'keyless'::regclass::oid").fetchone()
+        assert oid is not None
+        assert published(source) == {
+            ("tailrace_main", "t"),
+            ("tailrace_main_buffers", f"changes_{oid[0]}"),
+        }
+
+
+def test_a_table_is_given_a_replica_identity_if_that_is_allowed(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    source.execute("CREATE TABLE keyless (v text)")
+    told = settings(database.dsn, hybrid=hybrid("auto", auto_replica_identity=True))
+    with Running(told, store) as capture:
+        capture.wait_until(lambda: ("tailrace_main", "keyless") in published(source))
+        source.execute("INSERT INTO keyless VALUES ('a')")
+        source.execute("UPDATE keyless SET v = 'b'")
+        capture.wait_until(lambda: len(list(read_changes(store))) == 2)
+
+
+def test_a_table_goes_to_the_wal_and_back_as_the_settings_say(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    by_trigger = settings(database.dsn, hybrid=hybrid("auto", tables={"public.t": "trigger"}))
+    with Running(by_trigger, store) as capture:
+        capture.wait_for_stream()
+        assert modes(source) == {"t": "TRIGGER"}
+        assert trigger_states(source, "t") == ["A", "A"]
+        assert ("tailrace_main", "t") not in published(source)
+    with Running(settings(database.dsn, hybrid=hybrid("auto")), store) as capture:
+        capture.wait_until(lambda: modes(source) == {"t": "WAL"})
+        assert ("tailrace_main", "t") in published(source)
+        # Nothing is left of the triggers once they are not needed.
+        capture.wait_until(lambda: trigger_states(source, "t") == [])
+    with Running(by_trigger, store) as capture:
+        capture.wait_until(lambda: modes(source) == {"t": "TRIGGER"})
+        assert trigger_states(source, "t") == ["A", "A"]
+        assert ("tailrace_main", "t") not in published(source)
+
+
+def test_f076_a_lock_that_is_not_won_leaves_the_triggers_in_force(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    by_trigger = settings(database.dsn, hybrid=hybrid("auto", tables={"public.t": "trigger"}))
+    with Running(by_trigger, store) as capture:
+        capture.wait_for_stream()
+    told = settings(
+        database.dsn, hybrid=hybrid("auto", lock_timeout_ms=20, transition_timeout_s=1.0)
+    )
+    with database.connect() as writer, Running(told, store) as capture:
+        with writer.transaction():
+            writer.execute("INSERT INTO t VALUES (1, 'a')")
+            capture.wait_until(lambda: modes(source) == {"t": "TRANSITIONING"})
+            # The time is over: it falls back, and says why.
+            capture.wait_until(lambda: modes(source) == {"t": "TRIGGER"})
+            assert trigger_states(source, "t") == ["A", "A"]
+            error = source.execute("SELECT last_error FROM tailrace.change_tracking").fetchone()
+            assert error is not None and "is being written" in error[0]
+        capture.wait_until(lambda: modes(source) == {"t": "WAL"})
+        wait_caught_up(capture, source)
+    assert_equal(store, source, "public.t")
+
+
+def test_f078_triggers_switched_off_by_hand_are_put_back_and_a_base_is_asked_for(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    told = settings(database.dsn, hybrid=hybrid("auto", tables={"public.t": "trigger"}))
+    with Running(told, store) as capture:
+        capture.wait_for_stream()
+        assert wanted_bases(store, newest_positions(store)) == {}
+        source.execute("ALTER TABLE t DISABLE TRIGGER tailrace_capture_row")
+        source.execute("INSERT INTO t VALUES (1, 'unseen')")
+        capture.wait_until(lambda: trigger_states(source, "t") == ["A", "A"])
+        capture.wait_until(lambda: wanted_bases(store, newest_positions(store)))
+        (wanted,) = wanted_bases(store, newest_positions(store)).values()
+        assert "tailrace_capture_row" in wanted.reason and "disabled" in wanted.reason
+        source.execute("DROP TRIGGER tailrace_capture_truncate ON t")
+        capture.wait_until(lambda: trigger_states(source, "t") == ["A", "A"])
+
+
+def test_a_table_that_nobody_means_any_more_is_let_go(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    trigger = hybrid("auto", tables={"public.t": "trigger"})
+    with Running(settings(database.dsn, hybrid=trigger), store) as capture:
+        capture.wait_for_stream()
+    source.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    with Running(settings(database.dsn, "public.other", hybrid=trigger), store) as capture:
+        capture.wait_until(lambda: modes(source) == {"other": "WAL"})
+        assert trigger_states(source, "t") == []
+        query = "SELECT count(*) FROM pg_class WHERE relname LIKE 'changes\\_%'"
+        capture.wait_until(lambda: source.execute(query).fetchone() == (0,))
+
+
+def test_f052_a_table_that_loses_its_key_is_set_aside_and_comes_back(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    with Running(settings(database.dsn, hybrid=hybrid("auto")), store) as capture:
+        capture.wait_for_stream()
+        source.execute("ALTER TABLE t DROP CONSTRAINT t_pkey")
+        capture.wait_until(lambda: published(source) == set())
+        source.execute("ALTER TABLE t ADD PRIMARY KEY (id)")
+        capture.wait_until(lambda: published(source) == {("tailrace_main", "t")})
+        assert not has_control_schema(source)
+
+
+def test_f082_a_zombie_cannot_pass_the_barrier(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    with Running(settings(database.dsn, hybrid=hybrid("auto")), store) as capture:
+        capture.wait_for_stream()
+    with connect(database.dsn) as conn:
+        (table,) = tables_matching(conn, ["public.t"])
+        barrier = Barrier(conn, "tailrace_main", conn.info.backend_pid, 200)
+        with pytest.raises(SourceError, match="another process leads"), barrier.locked(table):
+            raise AssertionError("it must not come this far")
+
+
+def test_captures_that_agree_in_the_shadow_are_handed_over(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    by_trigger = settings(database.dsn, hybrid=hybrid("auto", tables={"public.t": "trigger"}))
+    with Running(by_trigger, store) as capture:
+        capture.wait_for_stream()
+    told = settings(database.dsn, hybrid=hybrid("auto", shadow_s=0.5))
+    with Running(told, store) as capture:
+        capture.wait_until(lambda: modes(source) == {"t": "TRANSITIONING"})
+        for number in range(20):
+            source.execute("INSERT INTO t VALUES (%s, 'a')", [number])
+            source.execute("UPDATE t SET v = repeat('x', %s) WHERE id = %s", [number * 999, number])
+            source.execute("UPDATE t SET id = id + 1000 WHERE id = %s", [number])
+            source.execute("DELETE FROM t WHERE id = %s", [number + 1000 - number % 2])
+        source.execute("TRUNCATE t")
+        capture.wait_until(lambda: modes(source) == {"t": "WAL"})
+        capture.wait_until(lambda: "tailrace_main_shadow" not in dict(published(source)))
+
+
+def test_captures_that_differ_in_the_shadow_are_not_handed_over(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    by_trigger = settings(database.dsn, hybrid=hybrid("auto", tables={"public.t": "trigger"}))
+    with Running(by_trigger, store) as capture:
+        capture.wait_for_stream()
+    told = settings(database.dsn, hybrid=hybrid("auto", shadow_s=120.0))
+    with Running(told, store) as capture:
+        capture.wait_until(
+            lambda: "tailrace_main_shadow" in {name for name, _ in published(source)}
+        )
+        # A change that never happened: the buffer is written to by hand.
+        oid = source.execute("SELECT 't'::regclass::oid").fetchone()
+        assert oid is not None
+        query = """INSERT INTO {} (xid, op, depth, ts, shape, new_1)
+                   VALUES (pg_current_xact_id(), 'I', 1, now(), 1, 7)"""
+        source.execute(sql.SQL(query).format(buffer(oid[0])))
+        capture.wait_until(lambda: modes(source) == {"t": "TRIGGER"})
+        error = source.execute("SELECT last_error FROM tailrace.change_tracking").fetchone()
+        assert error is not None
+        assert "key (7): triggers tell I, the wal tells nothing" in error[0]
+        assert trigger_states(source, "t") == ["A", "A"]
+
+
+def slots(source: psycopg.Connection) -> int:
+    query = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'tailrace_main'"
+    row = source.execute(query).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_f077_a_slot_dropped_while_it_streams_is_made_again_behind_triggers(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    with Running(settings(database.dsn, hybrid=hybrid("auto")), store) as capture:
+        capture.wait_for_stream()
+        source.execute("INSERT INTO t VALUES (1, 'a')")
+        wait_caught_up(capture, source)
+        with connect(database.dsn) as conn:
+            drop_slot(conn, "tailrace_main")
+        # First its triggers, then the base that covers what was lost, then the WAL again.
+        capture.wait_until(lambda: wanted_bases(store, newest_positions(store)))
+        capture.wait_until(lambda: modes(source) == {"t": "WAL"})
+        source.execute("INSERT INTO t VALUES (2, 'b')")
+        capture.wait_until(lambda: "2" in {(c.new or {}).get("id") for c in read_changes(store)})
+
+
+def test_a_slot_that_no_table_needs_is_given_back(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    with Running(settings(database.dsn, hybrid=hybrid("auto")), store) as capture:
+        capture.wait_for_stream()
+        source.execute("INSERT INTO t VALUES (1, 'a')")
+    source.execute("INSERT INTO t VALUES (2, 'b')")
+    with Running(settings(database.dsn, hybrid=hybrid("trigger")), store) as capture:
+        capture.wait_until(lambda: modes(source) == {"t": "TRIGGER"})
+        source.execute("INSERT INTO t VALUES (3, 'c')")
+        capture.wait_until(lambda: slots(source) == 0)
+        source.execute("UPDATE t SET v = 'd'")
+        capture.wait_until(lambda: len(list(read_changes(store))) == 6)
+        assert_equal(store, source, "public.t")
+        assert wanted_bases(store, newest_positions(store)) == {}

@@ -1,0 +1,207 @@
+"""Capture without a slot: triggers, drains, and the way to a slot as soon as the WAL can be had."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from tailrace.capture import Settings
+from tailrace.errors import SourceError
+from tailrace.log import Reader, read_genesis
+from tailrace.log.bases import newest_positions
+from tailrace.log.wanted import wanted_bases
+from tailrace.postgres.quote import SourceNames
+from tailrace.postgres.session import connect
+from tailrace.postgres.slot import drop_slot
+from tailrace.status import State, gather
+from tailrace.storage import FileStore
+from tests.capture.oracle import assert_equal, read_changes
+from tests.capture.running import Running, hybrid, settings
+from tests.capture.test_handover import modes, trigger_states
+from tests.server import VERSIONS, Database, Server, ServerFactory
+
+NAMES = SourceNames.of("main")
+
+
+@pytest.fixture(params=VERSIONS, ids=lambda version: f"pg{version}")
+def server(request: pytest.FixtureRequest, postgres_server: ServerFactory) -> Server:
+    """A server as most are: its WAL cannot be decoded."""
+    return postgres_server({"wal_level": "replica"}, version=request.param)
+
+
+@pytest.fixture
+def database(server: Server) -> Iterator[Database]:
+    with server.database() as fresh:
+        yield fresh
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """All that happens now and then happens often."""
+    monkeypatch.setattr("tailrace.capture.housekeeping.TABLES_INTERVAL_S", 0.1)
+    monkeypatch.setattr("tailrace.capture.drain_leader.DETECT_INTERVAL_S", 0.1)
+    caplog.set_level(logging.INFO)
+
+
+@pytest.fixture
+def told(database: Database, source: psycopg.Connection) -> Settings:
+    return settings(database.dsn, "public.t*", hybrid=hybrid("auto"))
+
+
+def wait_drained(capture: Running, store: FileStore, count: int) -> None:
+    """Until the log holds so many changes."""
+    capture.wait_until(lambda: read_genesis(store) and len(list(read_changes(store))) >= count)
+
+
+def test_triggers_capture_what_the_wal_cannot_give(
+    source: psycopg.Connection, store: FileStore, told: Settings
+) -> None:
+    with Running(told, store) as capture:
+        capture.wait_until(lambda: modes(source) == {"t": "TRIGGER"})
+        source.execute("INSERT INTO t VALUES (1, 'a'), (2, 'b')")
+        source.execute("UPDATE t SET v = 'c' WHERE id = 1")
+        source.execute("DELETE FROM t WHERE id = 2")
+        wait_drained(capture, store, 4)
+        assert_equal(store, source, "public.t")
+        report = gather(told.duties.dsn, NAMES, Reader(store), {}, now_s=0.0)
+        assert (report.source.state, report.source.by_trigger) == (State.DRAINING, ("public.t",))
+        assert report.is_healthy
+    # Nothing is drained again by the next one, and nothing left out.
+    source.execute("INSERT INTO t VALUES (3, 'd')")
+    with Running(told, store) as capture:
+        wait_drained(capture, store, 5)
+        assert_equal(store, source, "public.t")
+    assert len(list(read_changes(store))) == 5
+
+
+def test_wal_mode_does_not_start_without_logical(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    with Running(settings(database.dsn, hybrid=hybrid("wal")), store) as capture:
+        error = capture.fails_with(SourceError)
+    assert str(error) == "wal_level is replica, capture from the wal needs logical"
+
+
+def test_a_restart_with_logical_hands_every_table_over(
+    server: Server, database: Database, store: FileStore, told: Settings
+) -> None:
+    with Running(told, store) as capture:
+        with database.connect() as source:
+            capture.wait_until(lambda: modes(source) == {"t": "TRIGGER"})
+            source.execute("INSERT INTO t VALUES (1, 'a')")
+            wait_drained(capture, store, 1)
+        server.settings["wal_level"] = "logical"
+        server.restart()
+        with database.connect() as source:
+            source.execute("INSERT INTO t VALUES (2, 'b')")
+            capture.wait_until(lambda: modes(source) == {"t": "WAL"})
+            source.execute("INSERT INTO t VALUES (3, 'c')")
+            wait_drained(capture, store, 3)
+            assert_equal(store, source, "public.t")
+            capture.wait_until(lambda: trigger_states(source, "t") == [])
+            origins = [change.op for change in read_changes(store)]
+            assert origins == ["I", "I", "I"]
+
+
+def test_f073_a_transaction_that_stays_open_keeps_drains_going(
+    server: Server, database: Database, store: FileStore, told: Settings
+) -> None:
+    server.settings["wal_level"] = "logical"
+    by_trigger = settings(database.dsn, "public.t*", hybrid=hybrid("trigger"))
+    with Running(by_trigger, store) as capture, database.connect() as source:
+        capture.wait_until(lambda: modes(source) == {"t": "TRIGGER"})
+    server.restart()
+    with (
+        database.connect() as source,
+        database.connect() as long,
+        Running(told, store) as capture,
+    ):
+        with long.transaction():
+            long.execute("INSERT INTO t VALUES (1, 'long')")
+            source.execute("INSERT INTO t VALUES (2, 'short')")
+            wait_drained(capture, store, 1)
+            source.execute("INSERT INTO t VALUES (3, 'short')")
+            wait_drained(capture, store, 2)
+        capture.wait_until(lambda: modes(source) == {"t": "WAL"})
+        wait_drained(capture, store, 3)
+        assert_equal(store, source, "public.t")
+
+
+def test_f077_a_slot_that_is_lost_falls_back_to_triggers_and_a_new_base(
+    server: Server, database: Database, store: FileStore
+) -> None:
+    server.settings["wal_level"] = "logical"
+    server.restart()
+    told = settings(
+        database.dsn, "public.t*", hybrid=hybrid("auto", tables={"public.tt": "trigger"})
+    )
+    with database.connect() as source:
+        source.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
+        source.execute("CREATE TABLE tt (v text)")
+        with Running(told, store) as capture:
+            capture.wait_until(lambda: modes(source) == {"t": "WAL", "tt": "TRIGGER"})
+            source.execute("INSERT INTO tt VALUES ('seen')")
+            wait_drained(capture, store, 1)
+        source.execute("INSERT INTO t VALUES (1, 'lost')")
+        source.execute("INSERT INTO tt VALUES ('kept')")
+    with connect(database.dsn) as conn:
+        drop_slot(conn, NAMES.slot)
+    server.settings["wal_level"] = "replica"
+    server.restart()
+    with database.connect() as source, Running(told, store) as capture:
+        capture.wait_until(lambda: modes(source) == {"t": "TRIGGER", "tt": "TRIGGER"})
+        wait_drained(capture, store, 2)
+        assert [change.relation.name for change in read_changes(store)] == ["tt", "tt"]
+        (wanted,) = wanted_bases(store, newest_positions(store)).values()
+        assert wanted.reason == "it was not published for a while"
+        source.execute("INSERT INTO t VALUES (2, 'seen')")
+        wait_drained(capture, store, 3)
+
+
+def test_what_is_shown_tells_modes_and_alerts(
+    source: psycopg.Connection,
+    store: FileStore,
+    told: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tailrace.capture.housekeeping.HEALTH_INTERVAL_S", 0.1)
+    with Running(told, store) as capture:
+        capture.wait_until(lambda: capture.tables("TRIGGER") == 1)
+        assert (capture.tables("WAL"), capture.value("alerts")) == (0, 0)
+        report = gather(told.duties.dsn, NAMES, Reader(store), {}, now_s=0.0)
+        (shown,) = report.source.modes
+        assert (shown.table, shown.mode) == ("public.t", "TRIGGER")
+
+
+@pytest.mark.parametrize("is_logical", [False, True], ids=["drained", "streamed"])
+def test_tables_altered_moved_truncated_and_dropped_are_followed_by_triggers(
+    server: Server, database: Database, store: FileStore, is_logical: bool
+) -> None:
+    if is_logical:
+        server.settings["wal_level"] = "logical"
+        server.restart()
+    own = {"public.*": "trigger", "shop.*": "trigger"}
+    told = settings(database.dsn, "public.t*", "shop.*", hybrid=hybrid("auto", tables=own))
+    with database.connect() as source, Running(told, store) as capture:
+        source.execute("CREATE SCHEMA shop")
+        source.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
+        source.execute("CREATE TABLE t2 (id bigint PRIMARY KEY)")
+        capture.wait_until(lambda: modes(source) == {"t": "TRIGGER", "t2": "TRIGGER"})
+        source.execute("INSERT INTO t VALUES (1, 'a'); INSERT INTO t2 VALUES (1)")
+        source.execute("ALTER TABLE t ADD w int")
+        source.execute("INSERT INTO t VALUES (2, 'b', 2)")
+        source.execute("ALTER TABLE t DROP COLUMN v")
+        source.execute("TRUNCATE t")
+        source.execute("INSERT INTO t VALUES (3, 3)")
+        source.execute("DROP TABLE t2")
+        wait_drained(capture, store, 5)
+        capture.wait_until(lambda: modes(source) == {"t": "TRIGGER"})
+        assert_equal(store, source, "public.t")
+        source.execute("ALTER TABLE t RENAME TO tt; ALTER TABLE tt SET SCHEMA shop")
+        source.execute("INSERT INTO shop.tt VALUES (4, 4)")
+        capture.wait_until(lambda: modes(source) == {"tt": "TRIGGER"})
+        wait_drained(capture, store, 6)
+        assert [change.relation.qualified for change in read_changes(store)][-1] == "shop.tt"

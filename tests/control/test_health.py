@@ -1,0 +1,152 @@
+"""The views and the health check say what is, and find what is wrong."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from tailrace.control.health import check_health, read_stats
+from tailrace.control.tracking import ALERT_CHANNEL, Mode, set_error, set_mode, track
+from tailrace.postgres.catalog import TableInfo
+from tailrace.postgres.lock_session import LockSession
+from tailrace.postgres.session import Connection, connect
+from tailrace.postgres.triggers import install_triggers
+from tests.buffered import table_of
+from tests.server import Database
+
+SOURCE = "tailrace_main"
+
+
+@pytest.fixture
+def table(app: Connection, controlled: Connection) -> TableInfo:
+    """A table that is captured by triggers."""
+    app.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    found = table_of(controlled, "app.t")
+    install_triggers(controlled, found, lock_timeout_ms=1000)
+    track(controlled, found, source=SOURCE, mode=Mode.TRIGGER, by=["lake"])
+    return found
+
+
+@pytest.fixture
+def leader(capture_dsn: str) -> LockSession:
+    """A process that leads the source, for as long as the test lasts."""
+    session = LockSession(capture_dsn)
+    assert session.try_lock(SOURCE)
+    return session
+
+
+def _reason(conn: Connection) -> str:
+    (health,) = check_health(conn)
+    return health.reason
+
+
+def test_a_table_in_order_raises_no_alert(
+    controlled: Connection, app: Connection, table: TableInfo, leader: LockSession
+) -> None:
+    app.execute("INSERT INTO t VALUES (1), (2)")
+    (stat,) = read_stats(controlled, SOURCE)
+    assert (stat.table, stat.mode, stat.slot) == ("app.t", "TRIGGER", None)
+    assert (stat.decoder_status, stat.buffered_rows) == ("ACTIVE", 2)
+    assert stat.oldest_buffered is not None
+    assert _reason(controlled) == ""
+    leader.close()
+
+
+def test_without_a_leader_capture_has_stopped(controlled: Connection, table: TableInfo) -> None:
+    (stat,) = read_stats(controlled, SOURCE)
+    assert stat.decoder_status == "STOPPED"
+    assert _reason(controlled) == "no capture process runs"
+
+
+def test_f078_triggers_disabled_or_dropped_behind_our_back_are_found(
+    controlled: Connection, app: Connection, table: TableInfo, leader: LockSession
+) -> None:
+    app.execute("ALTER TABLE t DISABLE TRIGGER tailrace_capture_row")
+    assert _reason(controlled) == "trigger tailrace_capture_row on app.t is disabled"
+    app.execute("DROP TRIGGER tailrace_capture_row ON t")
+    assert _reason(controlled) == "trigger tailrace_capture_row on app.t is missing"
+    app.execute("DROP TABLE t")
+    assert _reason(controlled) == "the table is gone"
+    leader.close()
+
+
+def test_f077_a_missing_slot_and_publication_are_found(
+    controlled: Connection, app: Connection, table: TableInfo, leader: LockSession
+) -> None:
+    set_mode(controlled, table.oid, Mode.WAL, source=SOURCE, slot=SOURCE, publication="p")
+    reasons = _reason(controlled).split("; ")
+    assert reasons == [
+        f"slot {SOURCE} is missing",
+        "its triggers are enabled beside the wal",
+        "it is not in publication p",
+    ]
+    leader.close()
+
+
+def test_a_slot_is_shown_with_what_it_keeps(
+    controlled: Connection, app: Connection, table: TableInfo
+) -> None:
+    controlled.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (SOURCE,))
+    row = controlled.execute(
+        """SELECT slot_name, "exists", active, decoder_status, retained_bytes >= 0, lag_bytes >= 0,
+                  tables FROM tailrace.stat_slots"""
+    ).fetchone()
+    assert row == (SOURCE, True, False, "STOPPED", True, True, 1)
+    app.execute("INSERT INTO t VALUES (1)")
+    health = controlled.execute(
+        "SELECT reason FROM tailrace.check_cdc_health(lag_bytes_max => 0, retained_bytes_max => 0)"
+    ).fetchone()
+    assert health is not None
+    assert "behind" in health[0] and "of wal" in health[0]
+
+
+def test_f076_a_stuck_transition_and_the_last_error_are_shown(
+    controlled: Connection, table: TableInfo, leader: LockSession
+) -> None:
+    set_mode(controlled, table.oid, Mode.TRANSITIONING, source=SOURCE, slot=SOURCE)
+    controlled.execute(
+        "UPDATE tailrace.change_tracking SET transition_started_at = now() - interval '1 hour'"
+    )
+    assert "its hand-over has been under way since" in _reason(controlled)
+    set_mode(controlled, table.oid, Mode.TRIGGER, source=SOURCE)
+    set_error(controlled, table.oid, "the lock was not won", source=SOURCE)
+    assert _reason(controlled) == "the lock was not won"
+    (stat,) = read_stats(controlled, SOURCE)
+    assert stat.decoder_status == "ERROR"
+    leader.close()
+
+
+def test_f073_changes_that_wait_too_long_raise_an_alert(
+    controlled: Connection, app: Connection, table: TableInfo, leader: LockSession
+) -> None:
+    app.execute("INSERT INTO t VALUES (1)")
+    query = "SELECT reason FROM tailrace.check_cdc_health(lag_max => '-1 s')"
+    (reason,) = controlled.execute(query).fetchone() or ("",)
+    assert reason.startswith("changes wait for")
+    leader.close()
+
+
+def test_alerts_are_told_to_whoever_listens(
+    controlled: Connection, admin: Connection, table: TableInfo
+) -> None:
+    admin.execute(sql.SQL("LISTEN {}").format(sql.Identifier(ALERT_CHANNEL)))
+    check_health(controlled)
+    (note,) = admin.notifies(timeout=120, stop_after=1)
+    assert json.loads(note.payload) == {
+        "table": "app.t",
+        "mode": "TRIGGER",
+        "reason": "no capture process runs",
+    }
+
+
+def test_who_monitors_may_look_and_no_more(
+    source: Database, admin: Connection, controlled: Connection, table: TableInfo
+) -> None:
+    admin.execute("CREATE ROLE watcher LOGIN IN ROLE pg_monitor")
+    with connect(make_conninfo(source.dsn, user="watcher")) as conn:
+        assert len(read_stats(conn, SOURCE)) == 1
+        assert len(check_health(conn)) == 1
+        assert conn.execute("SELECT count(*) FROM tailrace.stat_slots").fetchone() == (1,)

@@ -1,0 +1,176 @@
+"""The hand-over oracle: tables go from triggers to the WAL and back, under writers.
+
+Capture is killed anywhere, the server is restarted; the log must hold just what was committed.
+
+`python -m tests.oracle.handover FIRST_SEED COUNT [SECONDS]` runs many of them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Final, LiteralString
+
+import psycopg
+
+from tailrace.capture import Settings
+from tailrace.storage import FileStore
+from tests.capture.running import CaptureProcess, hybrid, process, settings
+from tests.oracle import journal
+from tests.oracle.run import EAGER, SMALL
+from tests.oracle.verdict import settle
+from tests.server import FAST_SETTINGS, VERSIONS, Database, Server
+
+PATIENCE_S: Final = 240.0
+WRITERS: Final = 8
+LIFE_S: Final = 2.0
+"""How long capture lives until it is killed, on average."""
+
+FAILPOINTS: Final = (
+    *("handover.after_transitioning", "handover.before_barrier", "handover.before_commit"),
+    *("handover.after_barrier", "handover.before_back", "handover.after_back"),
+    *("membership.after_record", "intake.after_commit", "seal.before_put", "seal.after_put"),
+    *(
+        "drain.before_message",
+        "drain.after_append",
+        "slot.after_made",
+        "slot.before_begun",
+        "slot.after_begun",
+    ),
+)
+
+
+class Run:
+    """One seed on one server, whose wal_level is `replica` at first."""
+
+    def __init__(self, server: Server, database: Database, directory: Path, seed: int) -> None:
+        self._server = server
+        self._database = database
+        self._random = Random(seed)
+        self._output = directory / "said"
+        self.store = FileStore(directory / "log")
+        self.kills = 0
+
+    def take_up(self) -> None:
+        """Let capture take up the tables while they are empty: so the log holds every change."""
+        query = "SELECT count(*) FROM tailrace.change_tracking"
+        with process(self._told(), self.store.url, self._output) as capture:
+            self._wait_for(capture, query)
+
+    def go(self, seconds: float, writers: journal.Journaling) -> None:
+        """Let everything happen, for so long; then come to rest with every table in WAL mode."""
+        started = time.monotonic()
+        has_wal = False
+        while (past := time.monotonic() - started) < seconds:
+            if past > seconds / 4 and not has_wal:
+                self._restart(wal_level="logical")
+                has_wal = True
+            self._live(self._told(), self._random.choice([*FAILPOINTS, "", "", "", ""]))
+            writers.check()
+            if self._random.random() < 0.15:
+                self._restart()
+        query = "SELECT count(*) FROM tailrace.change_tracking WHERE cdc_mode = 'WAL'"
+        with process(self._told("auto"), self.store.url, self._output) as capture:
+            self._wait_for(capture, query)
+
+    def settle(self) -> None:
+        """At rest: the log must come to hold all, and nothing else."""
+        with (
+            process(self._told("auto"), self.store.url, self._output) as capture,
+            self._database.connect() as connection,
+        ):
+            settle(lambda: journal.problems(self.store, connection), patience_s=PATIENCE_S)
+            assert capture.terminate() == 0, capture.said()
+
+    def _live(self, told: Settings, failpoint: str) -> None:
+        """One life of capture, that ends by a failpoint or a kill."""
+        name = f"{failpoint}:{self._random.randint(1, 3)}" if failpoint else ""
+        with process(told, self.store.url, self._output, failpoint=name) as capture:
+            end = time.monotonic() + self._random.uniform(0.7, 1.3) * LIFE_S
+            while time.monotonic() < end and capture.is_running:
+                time.sleep(0.05)
+            if not capture.is_running:
+                assert capture.wait() in (0, 1, 137), capture.said()
+        self.kills += 1
+
+    def _told(self, mode: str = "") -> Settings:
+        random = self._random
+        modes = {
+            f"{journal.SCHEMA}.{table}": mode or random.choice(["auto", "auto", "trigger"])
+            for table in journal.TABLES
+        }
+        return settings(
+            self._database.dsn,
+            *(f"{journal.SCHEMA}.{table}" for table in journal.TABLES),
+            limits=SMALL,
+            merge=EAGER,
+            sender_timeout_s=3,
+            hybrid=hybrid(
+                "auto",
+                tables=modes,
+                lock_timeout_ms=random.choice([200, 900]),
+                poll_interval_s=random.choice([0.02, 0.2]),
+            ),
+        )
+
+    def _restart(self, wal_level: str | None = None) -> None:
+        if wal_level is not None:
+            self._server.settings["wal_level"] = wal_level
+        self._server.restart(immediate=self._random.random() < 0.5)
+
+    def _wait_for(self, capture: CaptureProcess, query: LiteralString) -> None:
+        """Until the query, which may fail meanwhile, counts every table."""
+
+        def is_so() -> bool:
+            with suppress(psycopg.Error), self._database.connect() as connection:
+                return connection.execute(query).fetchone() == (len(journal.TABLES),)
+            return False
+
+        deadline = time.monotonic() + PATIENCE_S
+        while not is_so():
+            assert capture.is_running, capture.said()
+            assert time.monotonic() < deadline, f"{query} is never so\n{capture.said()}"
+            time.sleep(0.1)
+
+
+def run_handover(server: Server, directory: Path, *, seed: int, seconds: float) -> tuple[int, int]:
+    """How many transactions were committed, and how often capture died."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with server.database() as database:
+        with database.connect() as connection:
+            journal.make(connection)
+        run = Run(server, database, directory, seed)
+        run.take_up()
+        with journal.Journaling(database.connect, seed, count=WRITERS) as writers:
+            run.go(seconds, writers)
+        run.settle()
+        with database.connect() as connection:
+            connection.execute("SELECT pg_drop_replication_slot('tailrace_main')")
+        return writers.committed, run.kills
+
+
+def main(first: int, count: int, seconds: float) -> None:
+    """Seed after seed, on both versions by turns; the first that fails ends it."""
+    for seed in range(first, first + count):
+        directory = Path(tempfile.mkdtemp(prefix=f"tailrace-handover-{seed}-"))
+        directory.chmod(0o711)
+        version = VERSIONS[seed % len(VERSIONS)]
+        server = Server(
+            directory / "server",
+            version=version,
+            settings={**FAST_SETTINGS, "wal_level": "replica"},
+        )
+        with server:
+            committed, kills = run_handover(server, directory, seed=seed, seconds=seconds)
+        server.destroy()
+        shutil.rmtree(directory)
+        print(f"seed {seed} pg{version}: {committed} transactions, {kills} deaths", flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]) if len(sys.argv) > 3 else 12.0)
