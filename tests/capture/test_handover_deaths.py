@@ -151,6 +151,14 @@ def test_f081_killed_while_triggers_are_made(stage: Stage, step: str) -> None:
     stage.settle("auto")
 
 
+def test_f081_killed_before_rows_that_the_log_has_are_deleted(stage: Stage) -> None:
+    stage.live_until("trigger", "TRIGGER")
+    with stage.writing():
+        stage.die_at("trigger", "mark.before_delete")
+        stage.live_until("trigger", "TRIGGER")
+    stage.settle("trigger")
+
+
 @pytest.fixture
 def plain_stage(postgres_server: ServerFactory, tmp_path: Path) -> Iterator[Stage]:
     """On a server whose WAL cannot be decoded."""

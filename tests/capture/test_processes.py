@@ -42,7 +42,7 @@ SMALL = replace(FAST, seal_bytes=8000, part_bytes=8000, pending_bytes_max=100_00
 EAGER = MergePolicy(segment_count_min=3, grace_s=0)
 
 
-OF_TRIGGERS = ("drain.", "handover.", "intake.", "slot.", "upkeep.")
+OF_TRIGGERS = ("drain.", "handover.", "intake.", "mark.", "slot.", "upkeep.")
 """Steps that a table of which the WAL is there from the first takes not: see
 test_handover_deaths.
 """

@@ -15,7 +15,6 @@ import psycopg
 from tailrace.capture.footing import is_drained
 from tailrace.control.requests import Answer, answer, ask, close_requests, mark_imported
 from tailrace.errors import SourceError
-from tailrace.failpoint import failpoint
 from tailrace.log import Reader, read_genesis
 from tailrace.postgres.snapshot import Patience, Snapshot, SnapshotHolder
 from tailrace.storage import Store
@@ -52,7 +51,6 @@ class LentSnapshotHolder(SnapshotHolder):
             request = ask(self._other(), source=self._source, by=self._application_name)
             try:
                 given = self._wait_for_answer(request, patience, deadline)
-                failpoint("base.after_answer")
                 snapshot = self._import(given.position, given.snapshot)
                 mark_imported(self._other(), request)
                 return snapshot
