@@ -33,7 +33,6 @@ def s3_server(*buckets: str, secret: str = "test-secret") -> Iterator[str]:
         patch.setenv("AWS_ACCESS_KEY_ID", "test-key")
         patch.setenv("AWS_SECRET_ACCESS_KEY", secret)
         patch.setenv("AWS_REGION", "us-east-1")
-        patch.setenv("AWS_ALLOW_HTTP", "true")
         for bucket in buckets:
             urlopen(Request(f"{endpoint}/{bucket}", method="PUT")).close()
         yield endpoint

@@ -15,7 +15,8 @@ from tests.sinks.test_conformance import test_f082_two_writers_of_one_batch_appl
 
 
 @pytest.fixture
-def bucket(tmp_path: Path) -> Iterator[DeltaHarness]:
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeltaHarness]:
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
     with s3_server("lake"):
         # The servers of one process share their buckets.
         made = DeltaHarness(f"s3://lake/{tmp_path.name}", None)

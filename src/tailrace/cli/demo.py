@@ -35,8 +35,9 @@ def demo(
     Needs nothing but this machine. Ctrl-C stops the writers early; the proof
     follows all the same. Exit status 1 if a lake table differs from its source.
 
-    With --hybrid Postgres cannot decode its WAL at first: triggers capture. Halfway it
-    is restarted with wal_level = logical, and tables are handed over under load.
+    With --hybrid Postgres cannot decode its WAL at first: triggers capture.
+    Halfway it is restarted with wal_level = logical, and tables are handed
+    over under load.
 
     Example: tailrace demo --seconds 20
     """
