@@ -18,15 +18,13 @@ from tailrace.capture.shape_reading import BufferShapes, ask_for_base
 from tailrace.capture.slot_begin import begin_slot
 from tailrace.capture.translate import Translator
 from tailrace.capture.translating import TranslatingWriter
-from tailrace.decode import OpenTransaction, decode
 from tailrace.log import Reader, SourceIdentity, Tip, Writer, put_genesis, recover_tip, segment
-from tailrace.log.plan import fetch, pieces
 from tailrace.model import Lsn, Offset
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.server import read_server
 from tailrace.postgres.snapshot import Patience
 from tailrace.storage import Store, open_store
-from tests.log.making import anything, no_catalog
+from tests.log.making import decoded_tables, no_catalog
 
 SOURCE = "tailrace_main"
 
@@ -67,25 +65,8 @@ def drain_all(conn: psycopg.Connection, store: Store, *, deletes: bool = False) 
 
 def logged(store: Store) -> list[dict[str, Any]]:
     """Every change in the log, decoded, in order; each has the number of its buffered row."""
-    reader = Reader(store)
-    rows: list[dict[str, Any]] = []
-    begin, end = Offset.whole(reader.begin()), Offset.whole(reader.tip().segment_end)
-    for piece in pieces(reader, begin, end, wanted=anything):
-        for found, body in fetch(store, piece, wanted=anything):
-            part = found.part
-            for changes in decode(
-                body.frames,
-                initial=body.header.initial,
-                versions=body.header.versions,
-                after=found.after,
-                upto=found.upto,
-                open_transaction=None
-                if part is None
-                else OpenTransaction(
-                    part.commit_lsn, part.commit_ts_us, part.xid, part.first_ordinal
-                ),
-            ):
-                rows += changes.rows.to_pylist()
+    begin = Offset.whole(Reader(store).begin())
+    rows = [row for changes in decoded_tables(store, begin) for row in changes.rows.to_pylist()]
     return sorted(rows, key=lambda row: (row["_commit_lsn"], row["_ordinal"]))
 
 

@@ -16,7 +16,9 @@ from tailrace.embedded.account import Account
 from tailrace.errors import ConfigError
 from tests.server import FAST_SETTINGS, Server, ServerFactory
 
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root changes the account")
+as_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="only for root the server runs under another account"
+)
 
 
 @pytest.mark.parametrize("version", [16, 18])

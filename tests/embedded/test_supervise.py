@@ -21,7 +21,9 @@ from tailrace.embedded.account import Account
 from tailrace.errors import ConfigError
 from tests.embedded import owner as owner_program
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="processes are found in /proc, which only Linux has"
+)
 
 _ENDS_WITHIN_S = 30
 
@@ -158,7 +160,7 @@ def test_owner_starts_right_after_one_killed_while_it_made_the_cluster(data_dir:
             assert _said(successor).startswith("postgresql://")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become an ordinary user")
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user runs all other tests as such")
 def test_ordinary_user_owns_a_server(data_dir: Path) -> None:
     nobody = Account.for_cluster(data_dir)
     nobody.give(data_dir.parent)
@@ -171,7 +173,7 @@ def test_ordinary_user_owns_a_server(data_dir: Path) -> None:
             if result.stdout:
                 break
     else:
-        pytest.skip("no python and packages that an ordinary user can run")
+        pytest.skip("every python here is closed to other accounts: run the tests as one of them")
     assert result.stdout.startswith("postgresql://"), result
     assert data_dir.stat().st_uid == nobody.uid
     assert _ends(data_dir)

@@ -5,11 +5,11 @@ Every row is different, so that a change that is lost or doubled can be told fro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final, TypeAlias
 
-from tailrace.decode import OpenTransaction, decode
+from tailrace.decode import OpenTransaction, TableChanges, decode
 from tailrace.log import Header, Reader, Segment, SourceIdentity, Tip, Writer, put_genesis
 from tailrace.log.merge import MergePolicy, Merger
 from tailrace.log.offsets import ChangeOffsets
@@ -172,14 +172,13 @@ def read(store: Store, after: Offset = BEGINNING, upto: Offset | None = None) ->
     ]
 
 
-def decoded(store: Store, after: Offset = BEGINNING) -> list[tuple[Offset, str, str]]:
-    """Offset, table and first column of every change, each object decoded alone."""
+def decoded_tables(store: Store, after: Offset = BEGINNING) -> Iterator[TableChanges]:
+    """All that the log holds after an offset, each object decoded alone."""
     reader = Reader(store)
-    rows: list[tuple[Offset, str, str]] = []
     for piece in pieces(reader, after, Offset.whole(reader.tip().segment_end), wanted=anything):
         for found, segment in fetch(store, piece, wanted=anything):
             part = found.part
-            for changes in decode(
+            yield from decode(
                 segment.frames,
                 initial=segment.header.initial,
                 versions=segment.header.versions,
@@ -190,9 +189,15 @@ def decoded(store: Store, after: Offset = BEGINNING) -> list[tuple[Offset, str, 
                 else OpenTransaction(
                     part.commit_lsn, part.commit_ts_us, part.xid, part.first_ordinal
                 ),
-            ):
-                columns = changes.relation.column_names
-                for row in changes.rows.to_pylist():
-                    offset = Offset(Lsn(row["_commit_lsn"]), row["_ordinal"])
-                    rows.append((offset, ",".join(columns), row[columns[0]]))
+            )
+
+
+def decoded(store: Store, after: Offset = BEGINNING) -> list[tuple[Offset, str, str]]:
+    """Offset, table and first column of every change."""
+    rows: list[tuple[Offset, str, str]] = []
+    for changes in decoded_tables(store, after):
+        columns = changes.relation.column_names
+        for row in changes.rows.to_pylist():
+            offset = Offset(Lsn(row["_commit_lsn"]), row["_ordinal"])
+            rows.append((offset, ",".join(columns), row[columns[0]]))
     return sorted(rows)

@@ -255,9 +255,9 @@ for number in range(20):
 """
 
 
+# A store in memory has no second process.
+@pytest.mark.parametrize("store", ["file", "s3"], indirect=True)
 def test_one_of_many_processes_wins(store: Store) -> None:
-    if store.url.startswith("memory:"):
-        pytest.skip("memory belongs to one process")
     writers = [
         subprocess.Popen(
             [sys.executable, "-c", RACE, store.url, str(writer)],

@@ -31,8 +31,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "small"
     place.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tailrace-test", str(place)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("only root can mount a file system")
+    if os.geteuid() != 0:
+        pytest.skip("a disk of one MiB must be mounted, which needs root: run the tests as root")
+    mounted = subprocess.run(mount, capture_output=True, text=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"a disk of one MiB cannot be mounted here: {mounted.stderr.strip()}")
     yield place
     subprocess.run(["umount", str(place)], check=True)
 
