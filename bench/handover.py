@@ -17,10 +17,10 @@ from typing import Final
 from bench.report import Line, Report
 from bench.source import Source
 from bench.workbench import Workbench
-from tailrace.capture.handover import Handover
+from tailrace.capture.hybrid.handover import Handover
+from tailrace.capture.hybrid.shadow import Shadow
 from tailrace.capture.modes import TableRules
 from tailrace.capture.roll import remake_publications, rolls_of
-from tailrace.capture.shadow import Shadow
 from tailrace.control.schema import migrate
 from tailrace.control.tracking import Mode, track
 from tailrace.errors import SourceError

@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 
 from bench.programs.talk import peak_memory_mb, say, stop_with_parent, task
-from tailrace.capture.drain import Drainer
+from tailrace.capture.buffers.shapes import BufferShapes, ask_for_base
+from tailrace.capture.buffers.translate import Translator
+from tailrace.capture.buffers.translating import TranslatingWriter
+from tailrace.capture.drains.drain import Drainer
 from tailrace.capture.leader import describing
-from tailrace.capture.shape_reading import BufferShapes, ask_for_base
-from tailrace.capture.translate import Translator
-from tailrace.capture.translating import TranslatingWriter
 from tailrace.log import SourceIdentity, Writer, put_genesis
 from tailrace.model import Lsn
 from tailrace.postgres.server import read_server

@@ -17,8 +17,8 @@ from tailrace.postgres.snapshot import Patience
 from tailrace.storage import FileStore, Store
 from tests.bases.oracle import assert_equal
 from tests.bases.taking import oid_of, take
-from tests.capture.buffers import track
 from tests.capture.draining import SOURCE, begin_log, drainer, writers
+from tests.capture.tracked import track
 from tests.server import VERSIONS, Servers
 
 
@@ -83,7 +83,7 @@ def test_who_asks_for_a_snapshot_while_nobody_drains_is_told(
 def test_a_leader_does_not_wait_for_ever_for_one_who_asked_and_is_gone(
     conn: psycopg.Connection, store: FileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailrace.capture.answering.LEND_S", 0.1)
+    monkeypatch.setattr("tailrace.capture.drains.answering.LEND_S", 0.1)
     ask(conn, source=SOURCE, by="nobody")
     with drainer(conn, store) as drains:
         assert drains.drain(lambda: None) is not None

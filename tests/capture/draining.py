@@ -12,12 +12,13 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from tailrace.capture import buffer_copy, taking
-from tailrace.capture.drain import Drainer
-from tailrace.capture.shape_reading import BufferShapes, ask_for_base
-from tailrace.capture.slot_begin import begin_slot
-from tailrace.capture.translate import Translator
-from tailrace.capture.translating import TranslatingWriter
+from tailrace.capture.buffers import copying
+from tailrace.capture.buffers.shapes import BufferShapes, ask_for_base
+from tailrace.capture.buffers.translate import Translator
+from tailrace.capture.buffers.translating import TranslatingWriter
+from tailrace.capture.drains import taking
+from tailrace.capture.drains.drain import Drainer
+from tailrace.capture.drains.slot_begin import begin_slot
 from tailrace.log import Reader, SourceIdentity, Tip, Writer, put_genesis, recover_tip, segment
 from tailrace.model import Lsn, Offset
 from tailrace.postgres.quote import SourceNames
@@ -160,7 +161,7 @@ def main(dsn: str, url: str, then: str = "") -> None:
         store = open_store(url)
         with drainer(conn, store, writer_id="process") as drains:
             if then == "parts":
-                for module, size in ((taking, "PART_BYTES"), (buffer_copy, "BLOCK_BYTES")):
+                for module, size in ((taking, "PART_BYTES"), (copying, "BLOCK_BYTES")):
                     setattr(module, size, 1 << 10)
             if then == "slot":
                 patience = Patience(5_000, 120.0, say=lambda _: None, go_on=lambda: None)

@@ -9,7 +9,8 @@ import sys
 import threading
 from typing import Any
 
-from tailrace.capture import Daemon, Limits, Metrics, drain_leader, housekeeping
+from tailrace.capture import Daemon, Limits, Metrics, housekeeping
+from tailrace.capture.drains import leader as drain_leader
 from tailrace.capture.modes import CaptureMode, HybridSettings, TableRules
 from tailrace.log.merge import MergePolicy
 from tailrace.storage import open_store

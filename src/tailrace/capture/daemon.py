@@ -17,7 +17,7 @@ from typing import Final
 import psycopg
 
 from tailrace.backoff import Backoff
-from tailrace.capture.drain_leader import DrainLeader
+from tailrace.capture.drains.leader import DrainLeader
 from tailrace.capture.footing import Footing, carries_buffers, footing
 from tailrace.capture.leader import Leader, Settings
 from tailrace.capture.metrics import Metrics

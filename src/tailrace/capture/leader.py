@@ -18,22 +18,22 @@ import psycopg
 
 from tailrace.capture.actions import Limits
 from tailrace.capture.attach import attach, check_gap
+from tailrace.capture.buffers.shapes import BufferShapes, ask_for_base
+from tailrace.capture.buffers.translate import Translator
+from tailrace.capture.buffers.translating import TranslatingWriter
 from tailrace.capture.core import Core
 from tailrace.capture.footing import carries_buffers
 from tailrace.capture.housekeeping import Duties, Housekeeping, Tables
-from tailrace.capture.hybrid_tables import HybridTables
+from tailrace.capture.hybrid.on_record import Task
+from tailrace.capture.hybrid.tables import HybridTables
 from tailrace.capture.keeper import Keeper
 from tailrace.capture.looks import keep_shapes
 from tailrace.capture.membership import refuse
 from tailrace.capture.metrics import Metrics
 from tailrace.capture.news import News
-from tailrace.capture.on_record import Task
 from tailrace.capture.origin import Attachment
 from tailrace.capture.roll import rolls_of
-from tailrace.capture.shape_reading import BufferShapes, ask_for_base
 from tailrace.capture.streaming import Streaming
-from tailrace.capture.translate import Translator
-from tailrace.capture.translating import TranslatingWriter
 from tailrace.capture.wal_tables import WalTables
 from tailrace.capture.writing import WritingThread
 from tailrace.errors import SourceError

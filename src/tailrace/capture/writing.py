@@ -11,7 +11,7 @@ import threading
 from contextlib import suppress
 
 from tailrace.capture.actions import DiscardParts, Job, Seal, StorePart, StoreProgress
-from tailrace.capture.translating import TranslatingWriter
+from tailrace.capture.buffers.translating import TranslatingWriter
 from tailrace.errors import SegmentCorrupt, SourceError
 from tailrace.log import Header
 

@@ -34,7 +34,7 @@ def database(request: pytest.FixtureRequest, source_servers: Servers) -> Iterato
 def quickly(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """All that happens now and then happens often."""
     monkeypatch.setattr("tailrace.capture.housekeeping.TABLES_INTERVAL_S", 0.1)
-    monkeypatch.setattr("tailrace.capture.drain_leader.DETECT_INTERVAL_S", 0.1)
+    monkeypatch.setattr("tailrace.capture.drains.leader.DETECT_INTERVAL_S", 0.1)
     caplog.set_level(logging.INFO)
 
 

@@ -12,14 +12,13 @@ from itertools import count
 import psycopg
 import pytest
 
-from tailrace.capture import taking
-from tailrace.capture.buffer_copy import FEW_ROWS
+from tailrace.capture.buffers.copying import FEW_ROWS
+from tailrace.capture.drains import taking
 from tailrace.errors import SourceError
 from tailrace.log import Reader
 from tailrace.log.header import DRAINED
 from tailrace.log.verify import verify
 from tailrace.storage import FileStore
-from tests.capture.buffers import buffered_count, track
 from tests.capture.draining import (
     begin_log,
     drain_all,
@@ -31,6 +30,7 @@ from tests.capture.draining import (
     writers,
 )
 from tests.capture.running import ROOT
+from tests.capture.tracked import buffered_count, track
 from tests.server import VERSIONS, ServerFactory, Servers
 
 
@@ -129,7 +129,7 @@ def test_a_large_drain_goes_to_parts_and_keeps_its_order(
     conn: psycopg.Connection, store: FileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(taking, "PART_BYTES", 64 << 10)
-    monkeypatch.setattr("tailrace.capture.buffer_copy.BLOCK_BYTES", 16 << 10)
+    monkeypatch.setattr("tailrace.capture.buffers.copying.BLOCK_BYTES", 16 << 10)
     conn.execute("INSERT INTO t SELECT n, repeat('x', 200) FROM generate_series(1, 3000) AS n")
     conn.execute("UPDATE t SET v = 'y' || id")
     with drainer(conn, store) as drains:
@@ -143,7 +143,7 @@ def test_a_large_drain_goes_to_parts_and_keeps_its_order(
 def test_a_trigger_of_the_user_is_put_in_order_across_blocks(
     conn: psycopg.Connection, store: FileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tailrace.capture.buffer_copy.BLOCK_BYTES", 16 << 10)
+    monkeypatch.setattr("tailrace.capture.buffers.copying.BLOCK_BYTES", 16 << 10)
     row_count = FEW_ROWS + 500
     conn.execute(
         "CREATE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
@@ -200,7 +200,7 @@ def test_a_drain_that_is_told_to_stop_leaves_nothing_behind(
     def stop() -> None:
         raise SourceError("told to stop", retry=True)
 
-    monkeypatch.setattr("tailrace.capture.buffer_copy.BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr("tailrace.capture.buffers.copying.BLOCK_BYTES", 1 << 10)
     with drainer(conn, store) as drains:
         with pytest.raises(SourceError, match="told to stop"):
             drains.drain(stop)

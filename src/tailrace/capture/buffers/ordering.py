@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tailrace.capture.buffer_layout import keys_of
-from tailrace.capture.buffered import BufferedRows, joined, key_changed
-from tailrace.capture.chains import Images, is_continued, neighbours, true_order
+from tailrace.capture.buffers.buffered import BufferedRows, joined, key_changed
+from tailrace.capture.buffers.chains import Images, is_continued, neighbours, true_order
+from tailrace.capture.buffers.layout import keys_of
 from tailrace.control.shapes import BufferShape
 from tailrace.postgres.binaries import Array
 from tailrace.postgres.pgoutput import Tag

@@ -17,18 +17,18 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.capture.announcing import Announcement
-from tailrace.capture.buffer_reading import (
+from tailrace.capture.buffers.announcing import Announcement
+from tailrace.capture.buffers.buffered import source_frames
+from tailrace.capture.buffers.holding import Holding, MustNotWait
+from tailrace.capture.buffers.ordering import ShapedRows, moves
+from tailrace.capture.buffers.reading import (
     BufferReading,
     Heard,
     Shapes,
     Unreadable,
     relations_in,
 )
-from tailrace.capture.buffered import source_frames
-from tailrace.capture.holding import Holding, MustNotWait
-from tailrace.capture.ordering import ShapedRows, moves
-from tailrace.capture.splicing import Splice
+from tailrace.capture.buffers.splicing import Splice
 from tailrace.postgres.frames import BUFFERED, Frames
 from tailrace.postgres.pgoutput import Tag
 

@@ -18,12 +18,12 @@ from typing import Final, Self
 
 import psycopg
 
-from tailrace.capture.answering import answer_requests
-from tailrace.capture.buffer_copy import read_buffer
-from tailrace.capture.outstanding import BEGUN, Outstanding, read_outstanding
-from tailrace.capture.passed_rows import BATCH_ROWS, buffers_of, delete_passed
-from tailrace.capture.taking import Moment, Taking
-from tailrace.capture.translating import TranslatingWriter
+from tailrace.capture.buffers.copying import read_buffer
+from tailrace.capture.buffers.translating import TranslatingWriter
+from tailrace.capture.drains.answering import answer_requests
+from tailrace.capture.drains.outstanding import BEGUN, Outstanding, read_outstanding
+from tailrace.capture.drains.passed_rows import BATCH_ROWS, buffers_of, delete_passed
+from tailrace.capture.drains.taking import Moment, Taking
 from tailrace.control.requests import open_requests
 from tailrace.errors import SourceGap
 from tailrace.failpoint import failpoint

@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg import sql
 
-from tailrace.capture.buffer_copy import read_buffer
-from tailrace.capture.outstanding import Outstanding
+from tailrace.capture.buffers.copying import read_buffer
+from tailrace.capture.drains.outstanding import Outstanding
 from tailrace.control.schema import migrate
 from tailrace.postgres.buffer import read_buffers
 from tailrace.postgres.frames import Frames
-from tests.capture.buffers import buffer_of, control, oid_of, track, translator
-from tests.capture.test_translate import said, without
+from tests.capture.buffers.test_translate import said, without
+from tests.capture.tracked import buffer_of, control, oid_of, track, translator
 from tests.decode.kinds import KINDS
 from tests.decode.live import Live
 from tests.decode.streams import Draw

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tailrace.capture.lives import Step, lives_of
+from tailrace.capture.buffers.lives import Step, lives_of
 from tailrace.postgres.binaries import Array
 
 Pairs: TypeAlias = tuple[NDArray[np.intp], NDArray[np.intp]]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tailrace.capture.drains.passed_marks import PassedMarks
 from tailrace.capture.modes import HybridSettings
-from tailrace.capture.passed_marks import PassedMarks
 from tailrace.capture.roll import Roll
 from tailrace.control.schema import installed_version
 from tailrace.control.tracking import Mode, Tracked, set_confirmed, set_mode, track

@@ -17,9 +17,9 @@ import numpy as np
 import psycopg
 from numpy.typing import NDArray
 
-from tailrace.capture.buffer_reading import Shapes
-from tailrace.capture.shadow_rows import changes_by_key, difference
-from tailrace.capture.translate import Translator
+from tailrace.capture.buffers.reading import Shapes
+from tailrace.capture.buffers.translate import Translator
+from tailrace.capture.hybrid.shadow_rows import changes_by_key, difference
 from tailrace.errors import TailraceError
 from tailrace.model import Lsn
 from tailrace.postgres.buffer import table_of_buffer

@@ -10,11 +10,11 @@ from typing import Final, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.capture.buffer_layout import BufferLayout
-from tailrace.capture.buffered import BufferedRows, read_buffered
-from tailrace.capture.ordering import ShapedRows
-from tailrace.capture.splicing import Splice
-from tailrace.capture.whole_rows import taken_apart
+from tailrace.capture.buffers.buffered import BufferedRows, read_buffered
+from tailrace.capture.buffers.layout import BufferLayout
+from tailrace.capture.buffers.ordering import ShapedRows
+from tailrace.capture.buffers.splicing import Splice
+from tailrace.capture.buffers.whole_rows import taken_apart
 from tailrace.control.shapes import WHOLE, BufferShape
 from tailrace.postgres.frames import Frames
 from tailrace.postgres.pgoutput import Tag, parse_relation

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tailrace.capture.translate import Translator
+from tailrace.capture.buffers.translate import Translator
 from tailrace.errors import SegmentCorrupt
 from tailrace.log import Header, Writer
 from tailrace.log.header import Note

@@ -5,8 +5,8 @@ from __future__ import annotations
 import psycopg
 from psycopg import sql
 
-from tailrace.capture.shape_reading import BufferShapes
-from tailrace.capture.translate import Translator
+from tailrace.capture.buffers.shapes import BufferShapes
+from tailrace.capture.buffers.translate import Translator
 from tailrace.control.schema import migrate
 from tailrace.postgres.buffer import buffer, buffer_name
 from tailrace.postgres.catalog import TableInfo, read_tables

@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.capture.buffer_layout import BufferLayout
-from tailrace.capture.buffered import BufferedRows
+from tailrace.capture.buffers.buffered import BufferedRows
+from tailrace.capture.buffers.layout import BufferLayout
 from tailrace.control.shapes import BufferShape
 from tailrace.errors import SegmentCorrupt
 from tailrace.postgres.row_text import split_row

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tailrace.capture.buffer_layout import BufferLayout, identity_of, keeps_old_rows
+from tailrace.capture.buffers.layout import BufferLayout, identity_of, keeps_old_rows
 from tailrace.control.shapes import BufferShape
 from tailrace.errors import SegmentCorrupt
 from tailrace.postgres.binaries import Array, pick

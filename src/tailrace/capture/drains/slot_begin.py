@@ -15,7 +15,7 @@ from typing import Final
 
 import psycopg
 
-from tailrace.capture.drain import Drainer
+from tailrace.capture.drains.drain import Drainer
 from tailrace.errors import SourceError
 from tailrace.failpoint import failpoint
 from tailrace.log import Header

@@ -16,8 +16,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from psycopg import sql
 
-from tailrace.capture.buffered import joined
-from tailrace.capture.outstanding import Outstanding
+from tailrace.capture.buffers.buffered import joined
+from tailrace.capture.drains.outstanding import Outstanding
 from tailrace.model import Column, Relation, ReplicaIdentity
 from tailrace.postgres.binaries import Array, pick
 from tailrace.postgres.buffer import SCHEMA, buffer, buffer_name

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.capture.assembly import FrameBuffer
-from tailrace.capture.ordering import ShapedRows
+from tailrace.capture.buffers.ordering import ShapedRows
 from tailrace.postgres.frames import Frames
 from tailrace.postgres.pgoutput import Tag
 

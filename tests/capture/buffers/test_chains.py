@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.capture.chains import Images, is_continued, neighbours, true_order
+from tailrace.capture.buffers.chains import Images, is_continued, neighbours, true_order
 
 Change = tuple[str, str]
 """The row before and after, as `key:version`; empty where there is none."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.capture.test_handover_deaths import Stage
+from tests.capture.hybrid.test_handover_deaths import Stage
 from tests.oracle import journal
 from tests.server import Database, ServerFactory
 

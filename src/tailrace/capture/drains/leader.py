@@ -14,16 +14,20 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from tailrace.capture.drain import Drainer
-from tailrace.capture.drain_attach import Drained, attach_drains
+from tailrace.capture.buffers.shapes import BufferShapes, ask_for_base
+from tailrace.capture.buffers.translate import Translator
+from tailrace.capture.buffers.translating import TranslatingWriter
+from tailrace.capture.drains.attach import Drained, attach_drains
+from tailrace.capture.drains.drain import Drainer
+from tailrace.capture.drains.slot_begin import begin_slot
 from tailrace.capture.housekeeping import Housekeeping
-from tailrace.capture.hybrid_tables import HybridTables
+from tailrace.capture.hybrid.on_record import Task
+from tailrace.capture.hybrid.tables import HybridTables
 from tailrace.capture.keeper import Keeper
 from tailrace.capture.leader import JOIN_TIMEOUT_S, Settings, describing
 from tailrace.capture.membership import refuse
 from tailrace.capture.metrics import Metrics
 from tailrace.capture.news import News
-from tailrace.capture.on_record import Task
 from tailrace.capture.origin import Attachment
 from tailrace.capture.roll import (
     buffer_roll,
@@ -31,10 +35,6 @@ from tailrace.capture.roll import (
     remake_publications,
     rolls_of,
 )
-from tailrace.capture.shape_reading import BufferShapes, ask_for_base
-from tailrace.capture.slot_begin import begin_slot
-from tailrace.capture.translate import Translator
-from tailrace.capture.translating import TranslatingWriter
 from tailrace.control.schema import migrate
 from tailrace.control.tracking import Mode, forget, read_tracked, set_confirmed
 from tailrace.errors import SourceError, SourceGap

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from tailrace.capture.outstanding import PASSED
-from tailrace.capture.passed_rows import BATCH_ROWS, buffers_of, delete_passed
-from tailrace.capture.translating import MARK
+from tailrace.capture.buffers.translating import MARK
+from tailrace.capture.drains.outstanding import PASSED
+from tailrace.capture.drains.passed_rows import BATCH_ROWS, buffers_of, delete_passed
 from tailrace.failpoint import failpoint
 from tailrace.model import Lsn
 from tailrace.postgres.buffer import buffer

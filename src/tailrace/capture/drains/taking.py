@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from tailrace.capture.assembly import FrameBuffer
-from tailrace.capture.translating import TranslatingWriter
+from tailrace.capture.buffers.translating import TranslatingWriter
 from tailrace.failpoint import failpoint
 from tailrace.log import Header
 from tailrace.log.header import Note

@@ -13,11 +13,11 @@ import pytest
 from psycopg import sql
 
 from tailrace.capture.assembly import Assembly, Whole
-from tailrace.capture.passed_marks import PassedMarks, put_mark
-from tailrace.capture.shape_reading import BufferShapes, ask_for_base
-from tailrace.capture.slot_begin import begin_slot
-from tailrace.capture.translate import Translator
-from tailrace.capture.translating import TranslatingWriter
+from tailrace.capture.buffers.shapes import BufferShapes, ask_for_base
+from tailrace.capture.buffers.translate import Translator
+from tailrace.capture.buffers.translating import TranslatingWriter
+from tailrace.capture.drains.passed_marks import PassedMarks, put_mark
+from tailrace.capture.drains.slot_begin import begin_slot
 from tailrace.errors import SourceError
 from tailrace.log import Reader, Writer, recover_tip
 from tailrace.log.header import DRAINED
@@ -27,7 +27,6 @@ from tailrace.postgres.frames import WAL_HEADER_BYTES
 from tailrace.postgres.messages import Messages
 from tailrace.postgres.snapshot import Patience
 from tailrace.storage import FileStore, Store
-from tests.capture.buffers import buffered_count, oid_of, track
 from tests.capture.draining import (
     SOURCE,
     drain_all,
@@ -38,6 +37,7 @@ from tests.capture.draining import (
     writers,
 )
 from tests.capture.running import NAMES, ROOT
+from tests.capture.tracked import buffered_count, oid_of, track
 from tests.log.making import no_catalog
 from tests.server import VERSIONS, Servers
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from tailrace.capture.hybrid.shadow import Shadow
 from tailrace.capture.modes import TableRules
 from tailrace.capture.roll import (
     Roll,
@@ -23,7 +24,6 @@ from tailrace.capture.roll import (
     publish_buffer,
     record_as_planned,
 )
-from tailrace.capture.shadow import Shadow
 from tailrace.control.tracking import Mode, Tracked, set_mode, track
 from tailrace.errors import SourceError
 from tailrace.failpoint import failpoint

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tailrace.capture.shape_reading import BufferShapes
-from tailrace.capture.translate import Translator
+from tailrace.capture.buffers.shapes import BufferShapes
+from tailrace.capture.buffers.translate import Translator
 from tailrace.control.schema import migrate
 from tailrace.decode import decode
 from tailrace.errors import SourceError
@@ -20,7 +20,7 @@ from tailrace.model import ORIGIN
 from tailrace.postgres.buffer import buffer
 from tailrace.postgres.frames import Frames
 from tailrace.postgres.pgoutput import Tag, parse_relation
-from tests.capture.buffers import buffer_of, control, oid_of, reshape, track, translator
+from tests.capture.tracked import buffer_of, control, oid_of, reshape, track, translator
 from tests.decode.slot import END, Slot
 from tests.server import VERSIONS, Servers
 

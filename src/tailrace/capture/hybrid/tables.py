@@ -10,18 +10,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from tailrace.capture.handover import Handover
+from tailrace.capture.buffers.shapes import BufferShapes
+from tailrace.capture.hybrid.handover import Handover
+from tailrace.capture.hybrid.intake import TriggerIntake
+from tailrace.capture.hybrid.on_record import Captured, OnRecord, Task
+from tailrace.capture.hybrid.shadow import Shadow
+from tailrace.capture.hybrid.upkeep import TriggerUpkeep
+from tailrace.capture.hybrid.wanting import Means, Wanted, wanted_means
 from tailrace.capture.membership import Membership, Refusal
 from tailrace.capture.modes import TableRules
 from tailrace.capture.news import News
-from tailrace.capture.on_record import Captured, OnRecord, Task
 from tailrace.capture.removal import take_out_one, why_out
 from tailrace.capture.roll import Roll, buffer_roll, check_membership, rolls_of
-from tailrace.capture.shadow import Shadow
-from tailrace.capture.shape_reading import BufferShapes
-from tailrace.capture.trigger_intake import TriggerIntake
-from tailrace.capture.trigger_upkeep import TriggerUpkeep
-from tailrace.capture.wanting import Means, Wanted, wanted_means
 from tailrace.capture.watch import Watch
 from tailrace.control.tracking import Mode, Tracked, read_tracked, set_error
 from tailrace.errors import SchemaError, SourceError, TailraceError

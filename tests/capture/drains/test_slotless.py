@@ -18,9 +18,9 @@ from tailrace.postgres.session import connect
 from tailrace.postgres.slot import drop_slot
 from tailrace.status import State, gather
 from tailrace.storage import FileStore
+from tests.capture.hybrid.test_handover import modes, trigger_states
 from tests.capture.oracle import assert_equal, read_changes
 from tests.capture.running import Running, hybrid, settings
-from tests.capture.test_handover import modes, trigger_states
 from tests.server import VERSIONS, Database, Server, ServerFactory
 
 NAMES = SourceNames.of("main")
@@ -42,7 +42,7 @@ def database(server: Server) -> Iterator[Database]:
 def quickly(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """All that happens now and then happens often."""
     monkeypatch.setattr("tailrace.capture.housekeeping.TABLES_INTERVAL_S", 0.1)
-    monkeypatch.setattr("tailrace.capture.drain_leader.DETECT_INTERVAL_S", 0.1)
+    monkeypatch.setattr("tailrace.capture.drains.leader.DETECT_INTERVAL_S", 0.1)
     caplog.set_level(logging.INFO)
 
 

@@ -1,0 +1,1 @@
+"""Drains: what triggers have buffered, taken into the log while there is no slot to stream it."""
