@@ -59,7 +59,7 @@ def _read(log: str, changes_max: int) -> list[Segment]:
 
 def _cut(frames: Frames, call_changes: int) -> Iterator[Frames]:
     """The frames in pieces of whole transactions."""
-    ends = frames.transactions().last_frame + 1
+    ends = frames.transactions.last_frame + 1
     counts = frames.change_counts().cumsum()[ends - 1]
     first = 0
     while first < len(frames):

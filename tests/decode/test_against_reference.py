@@ -122,7 +122,7 @@ def test_a_part_of_a_huge_transaction_continues_its_ordinals(
     frames = stream.to_frames()
     cut = data.draw(st.integers(0, len(frames)))
     counts = frames.change_counts()
-    ends = frames.transactions()
+    ends = frames.transactions
     found: list[TableChanges] = []
     for part, before in ((frames.slice(0, cut), 0), (frames.slice(cut, len(frames)), cut)):
         if not len(part) or not len(ends.end_lsn):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -167,7 +168,7 @@ def test_transactions_and_changes_are_counted_as_they_stand(
         counts += [0, 1, 1, 1, 0, *truncates, 0]
         lasts.append(len(frames) - 1)
     run = Frames.of(frames)
-    transactions = run.transactions()
+    transactions = run.transactions
     assert transactions.end_lsn.tolist() == [end_lsn for end_lsn, _, _, _ in made]
     assert transactions.commit_ts_us.tolist() == [ts + POSTGRES_EPOCH_US for _, ts, _, _ in made]
     assert transactions.last_frame.tolist() == lasts
@@ -176,7 +177,7 @@ def test_transactions_and_changes_are_counted_as_they_stand(
 
 
 LOOKS: list[Callable[[Frames], Any]] = [
-    Frames.transactions,
+    attrgetter("transactions"),
     Frames.xids,
     Frames.change_counts,
     lambda frames: frames.frames_of(Tag.INSERT, Tag.UPDATE, size=8),

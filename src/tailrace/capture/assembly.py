@@ -19,6 +19,7 @@ from tailrace.capture.actions import CloseReason, DiscardParts, Seal, StorePart
 from tailrace.errors import SegmentCorrupt
 from tailrace.model import Lsn
 from tailrace.postgres.frames import Frames
+from tailrace.postgres.integers import steps
 from tailrace.postgres.messages import Messages
 from tailrace.postgres.pgoutput import MESSAGE_PREFIX, Tag, parse_message
 
@@ -105,7 +106,7 @@ class Assembly:
             raise Rejected(CloseReason.MALFORMED) from error
 
     def _take(self, frames: Frames) -> Iterator[Assembled]:
-        commits = frames.transactions().last_frame
+        commits = frames.transactions.last_frame
         if self._has_parts and len(commits):
             first = int(commits[0])
             yield from self._end_parts(frames.slice(0, first), frames.slice(first, first + 1))
@@ -122,7 +123,7 @@ class Assembly:
 
     def _end_whole(self, frames: Frames) -> Iterator[Whole | Empty]:
         """Whole transactions; those that hold nothing, or that the log has, go no further."""
-        transactions = frames.transactions()
+        transactions = frames.transactions
         self._check_order(transactions.end_lsn)
         _check_begins(frames, np.concatenate([[0], transactions.last_frame[:-1] + 1]))
         keep = transactions.end_lsn > self._tip
@@ -141,7 +142,7 @@ class Assembly:
         frames = self._open.take()
         _check_begins(frames, _NOWHERE)
         self._has_parts = False
-        self._check_order(commit.transactions().end_lsn)
+        self._check_order(commit.transactions.end_lsn)
         if self._last_end <= self._tip:
             yield DiscardParts()
             return
@@ -157,7 +158,7 @@ class Assembly:
 
     def _check_order(self, ends: NDArray[np.int64]) -> None:
         # Also those that the log has already, after a rewind, come once and in order.
-        if ends[0] <= self._last_end or (np.diff(ends) <= 0).any():
+        if (steps(ends, since=self._last_end) <= 0).any():
             raise Rejected(CloseReason.DISORDER)
         self._last_end = Lsn(ends[-1])
 
@@ -185,9 +186,9 @@ def _has_content(frames: Frames, last_frame: NDArray[np.int64]) -> NDArray[np.bo
     tags = frames.tags
     is_content = ~((tags == Tag.BEGIN) | (tags == Tag.COMMIT) | (tags == Tag.ORIGIN))
     counted = np.cumsum(is_content)[last_frame]
-    return np.diff(counted, prepend=0) > 0
+    return steps(counted, since=0) > 0
 
 
 def _only(frames: Frames, last_frame: NDArray[np.int64], keep: NDArray[np.bool_]) -> Frames:
-    sizes = np.diff(last_frame, prepend=-1)
+    sizes = steps(last_frame, since=-1)
     return frames.select(np.repeat(keep, sizes))

@@ -102,7 +102,7 @@ class Core:
         job, self._job = self._job, None
         match job:
             case Seal(frames):
-                self.durable = max(self.durable, Lsn(frames.transactions().end_lsn[-1]))
+                self.durable = max(self.durable, Lsn(frames.transactions.end_lsn[-1]))
             case StoreProgress(position):
                 self.durable = max(self.durable, position)
                 self._progress_at = now
@@ -212,7 +212,7 @@ class Core:
                 case Empty(end):
                     self._idle = _Idle(end, self._last_end)
                 case Seal(frames):
-                    transactions = frames.transactions()
+                    transactions = frames.transactions
                     self._last_end = Lsn(transactions.end_lsn[-1])
                     self.last_commit_ts_us = int(transactions.commit_ts_us[-1])
                     self._enqueue(assembled)

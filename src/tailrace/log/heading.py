@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from tailrace.errors import SegmentCorrupt
 from tailrace.log.header import Header, Kind, Note, Part, RelationUse, SourceIdentity
 from tailrace.log.offsets import ChangeOffsets
 from tailrace.log.relations import join_uses
 from tailrace.model import Lsn, Offset
 from tailrace.postgres.frames import Frames
+from tailrace.postgres.integers import steps
 
 
 def head_transactions(
@@ -32,8 +31,8 @@ def head_transactions(
     """The header of whole transactions, the first of which follows `start`; raises
     SegmentCorrupt.
     """
-    transactions = frames.transactions()
-    if (np.diff(transactions.end_lsn, prepend=int(start)) <= 0).any():
+    transactions = frames.transactions
+    if (steps(transactions.end_lsn, since=start) <= 0).any():
         raise SegmentCorrupt(f"the transactions after {start} do not end in rising order")
     changing = offsets.counts.nonzero()[0]
     return Header(

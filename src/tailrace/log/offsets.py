@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tailrace.errors import SegmentCorrupt
 from tailrace.model import Lsn, Offset
 from tailrace.postgres.frames import Frames
+from tailrace.postgres.integers import steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,11 @@ class ChangeOffsets:
     @classmethod
     def of(cls, frames: Frames) -> ChangeOffsets:
         """Number the changes of whole transactions; raises SegmentCorrupt."""
-        ends = frames.transactions()
+        ends = frames.transactions
         if not len(ends.last_frame) or ends.last_frame[-1] != len(frames) - 1:
             raise SegmentCorrupt("a segment does not end with a commit")
         counts = frames.change_counts()
-        sizes = np.diff(ends.last_frame, prepend=-1)
+        sizes = steps(ends.last_frame, since=-1)
         before = np.cumsum(counts) - counts
         first_frame = ends.last_frame - sizes + 1
         return cls(

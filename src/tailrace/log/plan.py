@@ -167,7 +167,7 @@ def _offset_at_time(reader: Reader, time_us: int) -> Offset:
 
 def _transactions(reader: Reader, link: Link) -> list[tuple[int, int]]:
     """End and commit time of the transactions that a link adds."""
-    found = reader.read(link).frames.transactions()
+    found = reader.read(link).frames.transactions
     both = zip(found.end_lsn.tolist(), found.commit_ts_us.tolist(), strict=True)
     return [(end_lsn, time_us) for end_lsn, time_us in both if end_lsn > link.start]
 

@@ -19,6 +19,7 @@ from tailrace.log.header import RelationUse
 from tailrace.log.offsets import ChangeOffsets
 from tailrace.model import NamedType, PgType, Relation, ReplicaIdentity
 from tailrace.postgres.frames import Frames
+from tailrace.postgres.integers import steps
 from tailrace.postgres.pgoutput import Tag, parse_relation, parse_truncate, parse_type
 
 Describe: TypeAlias = Callable[[Sequence[Relation]], Sequence[Relation]]
@@ -152,7 +153,7 @@ def rows_by_table(frames: Frames) -> list[tuple[int, NDArray[np.intp]]]:
     # Stable, and quick on what comes in runs of one table.
     by_table = np.argsort(oids, kind="stable")
     oids, rows = oids[by_table], rows[by_table]
-    first = np.flatnonzero(np.diff(oids, prepend=-1))
+    first = steps(oids, since=-1).nonzero()[0]
     return list(zip(oids[first].tolist(), np.split(rows, first[1:]), strict=False))
 
 

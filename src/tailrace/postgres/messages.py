@@ -45,6 +45,6 @@ class Messages:
     @property
     def tags(self) -> NDArray[np.uint8]:
         """The first byte of every message; raises SegmentCorrupt if one has none."""
-        if (np.diff(self.bounds) <= self.lead).any():
+        if (self.bounds[1:] - self.bounds[:-1] <= self.lead).any():
             raise SegmentCorrupt("postgres sent an empty message")
         return self.data[self.bounds[:-1] + self.lead]

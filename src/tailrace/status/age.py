@@ -21,7 +21,7 @@ def _first_commit_us(reader: Reader, link: Link, position: Lsn) -> int:
     if header.start >= position or header.transaction_count <= 1:
         return header.commit_ts_us_min
     try:
-        found = segment.read(reader.store, link.key).frames.transactions()
+        found = segment.read(reader.store, link.key).frames.transactions
     except ObjectMissing:
         # Merged away at this moment: it is not older than this.
         return header.commit_ts_us_min

@@ -182,7 +182,7 @@ def test_rows_of_a_table_keep_their_shape_wherever_they_come_from(
     conn.execute("INSERT INTO t VALUES (3, 'z', 7)")
     frames = without(slot.frames(), *control(conn))
     table, buffer_oid = oid_of(conn, "public.t"), oid_of(conn, buffer_of(conn, "public.t"))
-    bounds = [0, *(frames.transactions().last_frame + 1).tolist()]
+    bounds = [0, *(frames.transactions.last_frame + 1).tolist()]
     each = [frames.slice(first, end) for first, end in pairwise(bounds)]
     one, two, three = (run for run in each if len(without(run, table)) < len(run))
     translating = translator(conn)
