@@ -1,4 +1,4 @@
-"""How long to wait before trying again: exponential, with full jitter, from an injected random."""
+"""How long to wait before trying again: exponential, with jitter, from an injected random."""
 
 from __future__ import annotations
 
@@ -23,3 +23,10 @@ class Backoff:
     def reset(self) -> None:
         """Note a success."""
         self._failures = 0
+
+
+def full_jitter_s(random: Random, failures: int, *, first_s: float, limit_s: float) -> float:
+    """How long one of many waits after so many failures: anything up to the most, so that they do
+    not come back together.
+    """
+    return random.uniform(0.0, min(limit_s, first_s * 2 ** min(failures - 1, 30)))

@@ -1,0 +1,199 @@
+"""Messages that a queue did not take, kept beside the log until a person decides about them.
+
+    letters/<table>/<lane>/<place>.json   a message, and why it is here
+    loads/<table>/<sequence>              the table was loaded anew
+    requests/<id>.json                    what an operator asks for
+    audit/<id>.json                       what became of it
+
+all below streams/<stream>/dead_letters/ in the log's store.
+
+A lane with a letter is parked: whatever comes later in it is put behind it. So the letters of a
+lane, by place, are all that its receiver has not seen, in order, and nothing newer was delivered.
+A load brings every row of its table: older letters of that table are outdone, park nothing and are
+never sent again. Only the pipeline that delivers the stream puts and deletes letters; everybody
+else asks it to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+
+from tailrace.errors import SegmentCorrupt, SinkError
+from tailrace.failpoint import failpoint
+from tailrace.log import layout
+from tailrace.model import Lsn
+from tailrace.sinks.queue.message import Message, table_code
+from tailrace.sinks.queue.parked import ToPark
+from tailrace.storage import ObjectExists, Store
+
+
+@dataclass(frozen=True, slots=True)
+class LetterName:
+    """A letter as a listing shows it. `is_outdone` if its table was loaded anew since."""
+
+    key: str
+    table_code: str
+    lane: str
+    place: str
+    size: int
+    is_outdone: bool
+
+    @property
+    def sequence(self) -> int:
+        """The number of the batch that it belongs to."""
+        return int(self.place.partition("-")[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A message that waits. `error` is empty if it only waits behind another one of its lane."""
+
+    event_id: str
+    table: str
+    key: str
+    lane: str
+    place: str
+    offset: str
+    sink: str
+    error: str
+    kind: str
+    attempt_count: int
+    parked_at: str
+    payload: str
+
+    @property
+    def message(self) -> Message:
+        """As it is sent."""
+        payload = self.payload.encode()
+        return Message(self.event_id, self.place, self.table, self.lane, self.key, payload)
+
+
+@dataclass(frozen=True, slots=True)
+class LetterLimits:
+    """So much may wait; past it the stream stops."""
+
+    letter_count: int = 100_000
+    bytes_max: int = 1 << 30
+
+
+class DeadLetters:
+    """The dead letters of one stream."""
+
+    def __init__(self, store: Store, stream: str, limits: LetterLimits | None = None) -> None:
+        self._store = store
+        self._stream = stream
+        self._limits = limits or LetterLimits()
+        root = root_of(stream)
+        self._letters = f"{root}letters/"
+        self._loads = f"{root}loads/"
+        self._count = self._bytes = 0
+
+    def names(self) -> list[LetterName]:
+        """Every letter there is, durably, by place."""
+        # What a killed run has left may not have reached the disk; delivery goes past it now.
+        self._store.sync(self._letters)
+        loaded = self._loaded()
+        entries = self._store.list(self._letters)
+        self._count, self._bytes = len(entries), sum(entry.size for entry in entries)
+        names = [_name(entry.key, entry.size, loaded) for entry in entries]
+        return sorted(names, key=lambda name: name.place)
+
+    def waiting(self) -> list[LetterName]:
+        """Those that park their lanes."""
+        return [name for name in self.names() if not name.is_outdone]
+
+    def read(self, name: LetterName) -> Letter:
+        """The letter itself; raises SegmentCorrupt, or ObjectMissing if it has just gone."""
+        try:
+            return Letter(**json.loads(self._store.get(name.key)))
+        except (ValueError, TypeError) as error:
+            raise SegmentCorrupt(f"{name.key} cannot be read") from error
+
+    def put(self, message: Message, park: ToPark, *, sink: str, now: float) -> None:
+        """Keep a message, durably. Raises SinkError if too many wait, StoreError if the store
+        does not take it: either way the stream must not go past the message.
+        """
+        letter = _letter(message, park, sink=sink, now=now)
+        data = json.dumps(asdict(letter), ensure_ascii=False).encode()
+        self._require_room(len(data))
+        key = f"{self._letters}{table_code(message.table)}/{message.lane}/{message.place}.json"
+        failpoint("letter.before_put")
+        # The same place is always the same message: an earlier run may have put it.
+        with suppress(ObjectExists):
+            self._store.put_new(key, data)
+        failpoint("letter.after_put")
+        self._count += 1
+        self._bytes += len(data)
+
+    def outdo(self, table: str, sequence: int) -> None:
+        """A load of the table begins, as batch `sequence`: older letters of it count no more."""
+        key = f"{self._loads}{table_code(table)}/{sequence:016d}"
+        with suppress(ObjectExists):
+            self._store.put_new(key, b"")
+
+    def remove(self, names: Sequence[LetterName]) -> None:
+        """Delete letters so that they stay deleted: later ones of their lanes are going to pass."""
+        failpoint("letter.before_delete")
+        self._store.delete([name.key for name in names])
+        self._store.sync(self._letters)
+        failpoint("letter.after_delete")
+
+    def _require_room(self, size: int) -> None:
+        limits = self._limits
+        if self._count < limits.letter_count and self._bytes + size <= limits.bytes_max:
+            return
+        raise SinkError(
+            f"the dead letters of stream {self._stream} are full: {self._count} letters,"
+            f" {self._bytes} bytes",
+            hint=f"see `tailrace dlq ls {self._stream}`, then redrive or discard; the stream goes"
+            " on by itself",
+            retry=True,
+        )
+
+    def _loaded(self) -> dict[str, int]:
+        """By the code of a table, the number of its newest load."""
+        found: dict[str, int] = {}
+        for entry in self._store.list(self._loads):
+            code, sequence = entry.key.removeprefix(self._loads).split("/")
+            found[code] = max(found.get(code, 0), int(sequence))
+        return found
+
+
+def root_of(stream: str) -> str:
+    """Where everything about a stream's dead letters is."""
+    return f"{layout.STREAMS}{stream}/dead_letters/"
+
+
+def lanes_of(names: Iterable[LetterName]) -> set[tuple[str, str]]:
+    """The tables' codes and lanes of some letters."""
+    return {(name.table_code, name.lane) for name in names}
+
+
+def _name(key: str, size: int, loaded: dict[str, int]) -> LetterName:
+    code, lane, last = key.split("/")[-3:]
+    place = last.removesuffix(".json")
+    is_outdone = int(place.partition("-")[0]) < loaded.get(code, 0)
+    return LetterName(key, code, lane, place, size, is_outdone)
+
+
+def _letter(message: Message, park: ToPark, *, sink: str, now: float) -> Letter:
+    _, lsn, ordinal, _ = message.place.split("-")
+    failure = park.failure
+    return Letter(
+        event_id=message.event_id,
+        table=message.table,
+        key=message.key,
+        lane=message.lane,
+        place=message.place,
+        offset=f"{Lsn.from_hex16(lsn)}:{int(ordinal, 16) - 1}",
+        sink=sink,
+        error=str(failure) if failure else "",
+        kind=str(failure.kind) if failure else "",
+        attempt_count=park.attempt_count,
+        parked_at=datetime.fromtimestamp(now, UTC).isoformat(),
+        payload=message.payload.decode(),
+    )

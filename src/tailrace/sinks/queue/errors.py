@@ -1,0 +1,120 @@
+"""What an error of a queue means, in one table for each kind of queue.
+
+    retriable        may pass by itself: throttling, 5xx, a time-out, and whatever is not known
+    poison           this message will never be taken: it is no valid message there, or too large
+    infrastructure   nothing will be taken until a person acts: access denied, stream missing
+
+A retriable error that nobody answered (refused, timed out) says nothing about the message, so it
+never makes a dead letter of it, however long it lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+
+class Kind(StrEnum):
+    """What to do about an error."""
+
+    RETRIABLE = "retriable"
+    POISON = "poison"
+    INFRASTRUCTURE = "infrastructure"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a message was not delivered. `is_answered` if the queue itself has said so; `is_shared`
+    if it was said of a request as a whole, so that any one of its messages may be the reason.
+    """
+
+    kind: Kind
+    code: str
+    message: str
+    hint: str = ""
+    is_answered: bool = True
+    is_shared: bool = False
+    wait_s: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}" if self.message else self.code
+
+
+OVERSIZE: Final = "oversize"
+NO_ANSWER: Final = "no answer"
+
+HTTP_STATUS: Final[Mapping[int, Kind]] = MappingProxyType(
+    {
+        **dict.fromkeys((400, 413, 415, 422), Kind.POISON),
+        **dict.fromkeys((401, 403, 404, 405, 407, 410, 451), Kind.INFRASTRUCTURE),
+        **dict.fromkeys((301, 302, 303, 307, 308), Kind.INFRASTRUCTURE),
+        **dict.fromkeys((408, 409, 423, 425, 429), Kind.RETRIABLE),
+    }
+)
+"""Every other status that is not 2xx is retriable."""
+
+KINESIS_CODE: Final[Mapping[str, Kind]] = MappingProxyType(
+    {
+        **dict.fromkeys(("ValidationException", "InvalidArgumentException"), Kind.POISON),
+        **dict.fromkeys(
+            (
+                *("AccessDeniedException", "ResourceNotFoundException", "NotAuthorizedException"),
+                *("UnrecognizedClientException", "InvalidSignatureException"),
+                *("MissingAuthenticationToken", "IncompleteSignature", "OptInRequired"),
+                *("ExpiredTokenException", "InvalidClientTokenId", "AccessDenied"),
+                *("KMSAccessDeniedException", "KMSDisabledException", "KMSInvalidStateException"),
+                *("KMSNotFoundException", "KMSOptInRequired"),
+            ),
+            Kind.INFRASTRUCTURE,
+        ),
+        **dict.fromkeys(
+            (
+                *("ProvisionedThroughputExceededException", "LimitExceededException"),
+                *("KMSThrottlingException", "ThrottlingException", "RequestExpired"),
+                *("InternalFailure", "InternalFailureException", "ServiceUnavailable"),
+            ),
+            Kind.RETRIABLE,
+        ),
+    }
+)
+"""Every other code is retriable."""
+
+
+def http_failure(status: int, reason: str, *, wait_s: float = 0.0) -> Failure:
+    """What an answer that is not 2xx says about all messages of its request."""
+    kind = HTTP_STATUS.get(status, Kind.RETRIABLE)
+    hint = "see to the address and to what the receiver allows; the stream then goes on by itself"
+    return Failure(
+        kind,
+        f"HTTP {status}",
+        reason,
+        hint=hint if kind is Kind.INFRASTRUCTURE else "",
+        is_shared=True,
+        wait_s=wait_s,
+    )
+
+
+def kinesis_failure(code: str, message: str, *, is_shared: bool) -> Failure:
+    """What Kinesis has said about a record, or about a request as a whole."""
+    kind = KINESIS_CODE.get(code, Kind.RETRIABLE)
+    hint = "see to the stream and to the rights; delivery then goes on by itself"
+    return Failure(
+        kind,
+        code,
+        message,
+        hint=hint if kind is Kind.INFRASTRUCTURE else "",
+        is_shared=is_shared,
+    )
+
+
+def no_answer(message: str) -> Failure:
+    """Nobody answered: the message may have arrived all the same."""
+    return Failure(Kind.RETRIABLE, NO_ANSWER, message, is_answered=False, is_shared=True)
+
+
+def oversize(size: int, limit: int) -> Failure:
+    """A message that is too large to be tried."""
+    return Failure(Kind.POISON, OVERSIZE, f"{size} bytes, and the queue takes {limit}")

@@ -1,0 +1,83 @@
+"""How a queue sink behaves, whatever queue it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+from tailrace.errors import ConfigError
+from tailrace.sinks.queue.dead_letter import LetterLimits
+from tailrace.sinks.queue.json_columns import Style
+from tailrace.sinks.queue.window import WindowLimits
+
+OPTIONS: Final = (
+    *("envelope", "request_count", "window_count", "window_bytes", "retry_max_attempts"),
+    *("retry_max_elapsed", "on_exhausted", "dead_letter_count", "dead_letter_bytes"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOptions:
+    """`request_count` requests may be under way side by side."""
+
+    envelope: Style = Style.DEBEZIUM
+    request_count: int = 4
+    window: WindowLimits = field(default_factory=WindowLimits)
+    letters: LetterLimits = field(default_factory=LetterLimits)
+
+    @classmethod
+    def parse(cls, options: Mapping[str, object]) -> QueueOptions:
+        """From the options of a sink, each of which has a default; raises ConfigError."""
+        window, letters = WindowLimits(), LetterLimits()
+        return cls(
+            envelope=Style(one_of(options, "envelope", tuple(Style))),
+            request_count=count(options, "request_count", cls().request_count),
+            window=WindowLimits(
+                message_count=count(options, "window_count", window.message_count),
+                bytes_max=count(options, "window_bytes", window.bytes_max),
+                attempt_count=count(options, "retry_max_attempts", window.attempt_count),
+                elapsed_s=seconds(options, "retry_max_elapsed", window.elapsed_s),
+                parks_exhausted=one_of(options, "on_exhausted", ("stop", "dead_letter"))
+                == "dead_letter",
+            ),
+            letters=LetterLimits(
+                letter_count=count(options, "dead_letter_count", letters.letter_count),
+                bytes_max=count(options, "dead_letter_bytes", letters.bytes_max),
+            ),
+        )
+
+
+def one_of(options: Mapping[str, object], name: str, known: tuple[str, ...]) -> str:
+    """The first is the default."""
+    value = str(options.get(name, known[0]))
+    if value not in known:
+        raise ConfigError(f"{name} of a sink is {value!r}", hint=f"one of {', '.join(known)}")
+    return value
+
+
+def count(options: Mapping[str, object], name: str, otherwise: int) -> int:
+    """A number above zero."""
+    value = options.get(name, otherwise)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(f"{name} of a sink must be a number above zero")
+    return value
+
+
+def seconds(options: Mapping[str, object], name: str, otherwise: float) -> float:
+    """A time, as a number of seconds or as the configuration reads it."""
+    value = options.get(name, otherwise)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+        raise ConfigError(f"{name} of a sink must be a time above zero")
+    return float(value)
+
+
+def text(options: Mapping[str, object], name: str) -> str:
+    """A text that must be there."""
+    value = options.get(name)
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigError(f"a sink needs {name}")
+    return value

@@ -1,0 +1,58 @@
+"""The seam between delivery and a queue: some messages out, one outcome for each back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tailrace.sinks.queue.errors import Failure
+from tailrace.sinks.queue.message import Message
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLimits:
+    """What fits into one request. `overhead_bytes` is what a message takes beside its payload.
+
+    `is_ordered` if a request is taken whole or not at all, in order: then it may hold several
+    messages of one lane.
+    """
+
+    message_count: int
+    request_bytes: int
+    message_bytes: int
+    overhead_bytes: int = 0
+    is_ordered: bool = False
+
+
+class Sender(Protocol):
+    """A queue. Thread-safe: requests with different lanes are sent side by side.
+
+    A message is delivered when the queue has it durably. A sender tries nothing twice and never
+    raises for what the queue says or does not say: that is a Failure, by the table in `errors`.
+    """
+
+    @property
+    def limits(self) -> RequestLimits:
+        """What `send` may be given."""
+        ...
+
+    def send(self, messages: Sequence[Message]) -> list[Failure | None]:
+        """One request; for each message None if it is delivered, else why not."""
+        ...
+
+    @property
+    def reads_back(self) -> bool:
+        """Whether `arrived` can tell anything."""
+        ...
+
+    def arrived(self, since_s: float) -> frozenset[str]:
+        """The event ids of what the queue has taken since that time, in seconds since 1970.
+
+        Raises SinkError if the queue cannot be read now.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
+        ...

@@ -1,0 +1,237 @@
+"""A queue as a sink: batches and bases as messages, in order for each row, none lost.
+
+Nothing is recorded with the data, so a batch that comes again is sent again, with the same event
+ids: at most one window of it, because the frontier is saved, and less at a queue that can be read.
+Within one process nothing is sent twice that the queue has acknowledged.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+import pyarrow as pa
+
+from tailrace.errors import SinkError, StoreError
+from tailrace.model import Relation
+from tailrace.sinks.queue.course import Course
+from tailrace.sinks.queue.dead_letter import DeadLetters, lanes_of
+from tailrace.sinks.queue.envelope import Renderer
+from tailrace.sinks.queue.message import Message
+from tailrace.sinks.queue.options import QueueOptions
+from tailrace.sinks.queue.parked import Parked, ToPark
+from tailrace.sinks.queue.progress import Progress
+from tailrace.sinks.queue.redrive import Requests, carry_out
+from tailrace.sinks.queue.sender import Sender
+from tailrace.sinks.queue.window import Window
+from tailrace.sinks.sink import Batch, Load
+from tailrace.storage import Store
+
+logger = logging.getLogger(__name__)
+
+REQUESTS_S: Final = 1.0
+"""How often to look for what operators ask for."""
+
+CLOCKS_S: Final = 60.0
+"""How far the clocks of the store and of the queue may be apart."""
+
+
+@dataclass(slots=True)
+class _Passage:
+    """How far a batch has come: so many messages were handed over before, and of all those that
+    are numbered from its beginning these are settled. `arrived` are event ids that the queue has.
+    """
+
+    sequence: int
+    saved: int
+    arrived: frozenset[str]
+    passed: int = 0
+    settled: set[int] = field(default_factory=set)
+
+
+class QueueSink:
+    """Delivers one stream to one queue."""
+
+    def __init__(
+        self, kind: str, sender: Sender, store: Store, stream: str, options: QueueOptions
+    ) -> None:
+        """`kind` is the type of the sink, as dead letters name it."""
+        self._kind = kind
+        self._sender = sender
+        self._options = options
+        self._renderer = Renderer(stream, options.envelope)
+        self._letters = DeadLetters(store, stream, options.letters)
+        self._requests = Requests(store, stream)
+        self._progress = Progress(store, stream)
+        self._stream = stream
+        self._parked: Parked | None = None
+        self._redriven: set[str] = set()
+        self._passage: _Passage | None = None
+        self._random = Random()
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(options.request_count, thread_name_prefix="tailrace-queue")
+        self._ticker = threading.Thread(target=self._tick, name="tailrace-dlq", daemon=True)
+        self._ticker.start()
+
+    def prepare(self, relation: Relation) -> None:
+        """A queue takes every table."""
+
+    def write(self, batch: Batch) -> None:
+        """Send the batch's messages; returns when each is at the queue or a dead letter."""
+        with self._lock:
+            passage = self._begin(batch.sequence)
+            self._send(passage, self._renderer.changes(batch.tables, batch.sequence))
+
+    def load(self, load: Load, rows: Iterable[pa.Table]) -> None:
+        """Send a TRUNCATE, then the rows, as read and not as inserted."""
+        with self._lock:
+            passage = self._begin(load.sequence)
+            self._letters.outdo(load.relation.qualified, load.sequence)
+            self._parked = None
+            self._send(passage, [self._renderer.base_begin(load)])
+            for part in rows:
+                self._send(passage, self._renderer.base(load, part))
+
+    def committed(self, stream: str, relations: Iterable[Relation]) -> dict[str, int]:
+        """Nothing is recorded."""
+        return {}
+
+    def close(self) -> None:
+        """Whatever waits to be tried again is left to the next run."""
+        self._stop.set()
+        self._ticker.join()
+        self._pool.shutdown()
+        self._sender.close()
+
+    def _begin(self, sequence: int) -> _Passage:
+        """The passage of this batch: the one that was interrupted, if it is the same."""
+        before = self._passage
+        if before is not None and before.sequence == sequence:
+            before.passed = 0
+            return before
+        saved, arrived = 0, frozenset[str]()
+        if before is None or before.sequence + 1 != sequence:
+            # Another process may have left it behind, in part at the queue.
+            saved, arrived = self._progress.count(sequence), self._arrived(sequence)
+        if self._sender.reads_back and not saved:
+            self._progress.save(sequence, 0)
+        self._redriven = {place for place in self._redriven if int(place[:16]) >= sequence}
+        self._passage = _Passage(sequence, saved, arrived)
+        return self._passage
+
+    def _arrived(self, sequence: int) -> frozenset[str]:
+        since_s = self._progress.since_s(sequence)
+        if since_s is None or not self._sender.reads_back:
+            return frozenset()
+        return self._sender.arrived(since_s - CLOCKS_S)
+
+    def _send(self, passage: _Passage, messages: Sequence[Message]) -> None:
+        first, passage.passed = passage.passed, passage.passed + len(messages)
+        parked = self._parked
+        if parked is None:
+            parked = self._parked = Parked.of(lanes_of(self._letters.waiting()))
+        settled = [
+            at
+            for at, message in enumerate(messages)
+            if first + at < passage.saved
+            or first + at in passage.settled
+            or message.event_id in passage.arrived
+            or message.place in self._redriven
+        ]
+        window = self._window(messages, parked, settled)
+
+        def save(frontier: int) -> None:
+            if first + frontier > passage.saved:
+                self._progress.save(passage.sequence, first + frontier)
+
+        try:
+            self._run(messages, window, self._put_letter, save)
+        except BaseException:
+            # What was not put among the letters is not parked either.
+            self._parked = None
+            raise
+        finally:
+            passage.settled = {at for at in passage.settled if at >= first}
+            passage.settled.update(range(first, first + window.frontier))
+            passage.settled.update(first + at for at in window.ahead)
+
+    def _window(self, messages: Sequence[Message], parked: Parked, settled: list[int]) -> Window:
+        limits = self._options.window
+        return Window(messages, parked, self._sender.limits, limits, self._random, settled=settled)
+
+    def _run(
+        self,
+        messages: Sequence[Message],
+        window: Window,
+        park: Callable[[Message, ToPark], None],
+        save: Callable[[int], None],
+    ) -> None:
+        Course(
+            messages,
+            window,
+            self._sender,
+            self._pool,
+            request_count=self._options.request_count,
+            park=park,
+            save=save,
+            stop=self._stop,
+        ).run()
+
+    def _put_letter(self, message: Message, park: ToPark) -> None:
+        if park.failure is not None:
+            logger.warning(
+                "message is a dead letter stream=%s table=%s event=%s error=%s",
+                *(self._stream, message.table, message.event_id, park.failure),
+            )
+        self._letters.put(message, park, sink=self._kind, now=time.time())
+
+    def _tick(self) -> None:
+        while not self._stop.wait(REQUESTS_S):
+            try:
+                self._serve()
+            except StoreError as error:
+                logger.warning("dead letters cannot be reached error=%s", error)
+            except Exception:
+                logger.exception("a request about dead letters failed stream=%s", self._stream)
+
+    def _serve(self) -> None:
+        """Carry out what operators have asked for, between two batches."""
+        for request in self._requests.pending():
+            with self._lock:
+                gone = carry_out(
+                    request, self._requests, self._letters, self._redrive, now=time.time()
+                )
+                self._redriven.update(gone)
+                self._parked = None
+            logger.info(
+                "dead letters %s stream=%s count=%d", request.action, self._stream, len(gone)
+            )
+
+    def _redrive(
+        self,
+        messages: Sequence[Message],
+        parked: Parked,
+        left: Callable[[Message, ToPark], None],
+    ) -> tuple[set[str], str]:
+        stays: set[str] = set()
+
+        def park(message: Message, why: ToPark) -> None:
+            stays.add(message.place)
+            left(message, why)
+
+        window, error = self._window(messages, parked, []), ""
+        try:
+            self._run(messages, window, park, lambda _: None)
+        except SinkError as raised:
+            if self._stop.is_set():
+                raise
+            error = str(raised)
+        settled = {*range(window.frontier), *window.ahead}
+        return {messages[at].place for at in settled} - stays, error
