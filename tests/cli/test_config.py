@@ -199,8 +199,8 @@ MISTAKES = {
         "write 1d or more",
     ),
     "sink of a later version": (
-        "streams: {a: {sink: {type: kinesis}}}",
-        'streams.a.sink.type "kinesis" must be one of delta, console, memory',
+        "streams: {a: {sink: {type: pigeon}}}",
+        'streams.a.sink.type "pigeon" must be one of delta, webhook, kinesis, console, memory',
         "",
     ),
     "unknown mode": (

@@ -24,6 +24,7 @@ from pydantic import (
     Discriminator,
     Field,
     PrivateAttr,
+    SecretStr,
     Tag,
     ValidationError,
     model_validator,
@@ -170,6 +171,42 @@ class DeltaSink(Section):
         return self
 
 
+class QueueSink(Section):
+    """What every queue has."""
+
+    envelope: Literal["debezium", "plain"] = "debezium"
+    request_count: Annotated[Count, Field(ge=1, le=32)] = 4
+    window_count: Annotated[Count, Field(ge=1)] = 10_000
+    window_bytes: Size = 32 << 20
+    retry_max_attempts: Annotated[Count, Field(ge=1)] = 10
+    retry_max_elapsed: Duration = timedelta(seconds=15)
+    on_exhausted: Literal["stop", "dead_letter"] = "stop"
+    dead_letter_count: Annotated[Count, Field(ge=1)] = 100_000
+    dead_letter_bytes: Size = 1 << 30
+
+
+class WebhookSink(QueueSink):
+    """Messages posted to an address; it, the secret and the headers are never shown."""
+
+    type: Literal["webhook"]
+    url: SecretStr
+    secret: SecretStr | None = None
+    headers: dict[str, SecretStr] = {}
+    timeout: Duration = timedelta(seconds=10)
+    batch_count: Annotated[Count, Field(ge=1)] = 100
+    batch_bytes: Size = 1 << 20
+
+
+class KinesisSink(QueueSink):
+    """Messages to a stream of Amazon Kinesis, with the credentials of the environment."""
+
+    type: Literal["kinesis"]
+    stream: str
+    region: str | None = None
+    endpoint_url: str | None = None
+    timeout: Duration = timedelta(seconds=10)
+
+
 class ConsoleSink(Section):
     """Changes printed to the terminal."""
 
@@ -190,6 +227,8 @@ def _sink_type(value: object) -> str | None:
 
 Sink = Annotated[
     Annotated[DeltaSink, Tag("delta")]
+    | Annotated[WebhookSink, Tag("webhook")]
+    | Annotated[KinesisSink, Tag("kinesis")]
     | Annotated[ConsoleSink, Tag("console")]
     | Annotated[MemorySink, Tag("memory")],
     Discriminator(_sink_type),

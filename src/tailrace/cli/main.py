@@ -13,6 +13,7 @@ from tailrace.cli import (
     capture,
     check,
     demo,
+    dlq,
     failure,
     init,
     log,
@@ -57,6 +58,7 @@ app.command()(snapshot.snapshot)
 app.command()(status.status)
 app.command()(verify.verify)
 app.add_typer(log.log, name="log")
+app.add_typer(dlq.dlq, name="dlq")
 app.command()(teardown.teardown)
 
 

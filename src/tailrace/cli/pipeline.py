@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from tailrace.cli.config import Config
     from tailrace.cli.config import Stream as StreamSection
+    from tailrace.storage import Store
     from tailrace.streams import Stream
 
 logger = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ def pipeline(
         with _ending_at_once(signals.event):
             spark = start_spark(settings)
         try:
-            streams = [_stream(name, section, spark) for name, section in chosen.items()]
+            streams = [_stream(name, section, spark, store) for name, section in chosen.items()]
             Schedule(store, plans(settings, store, chosen, signals.event), signals.event).start()
             work_dir = settings.directory / "spark"
             compaction_s = settings.log.compaction_interval.total_seconds()
@@ -130,7 +131,7 @@ def stop_spark(spark: SparkSession) -> None:
         logger.debug("spark has ended before us error=%s", error)
 
 
-def _stream(name: str, section: StreamSection, spark: SparkSession) -> Stream:
+def _stream(name: str, section: StreamSection, spark: SparkSession, store: Store) -> Stream:
     from tailrace.sinks import open_sink
     from tailrace.spark.selection import Selection
     from tailrace.streams import Stream
@@ -139,7 +140,7 @@ def _stream(name: str, section: StreamSection, spark: SparkSession) -> Stream:
     return Stream(
         name=name,
         tables=section.tables,
-        open_sink=partial(open_sink, options, session=spark),
+        open_sink=partial(open_sink, options, session=spark, store=store, stream=name),
         trigger_s=section.trigger_interval.total_seconds(),
         changes_max=section.max_changes_per_batch,
         bytes_max=section.max_bytes_per_batch,

@@ -16,7 +16,7 @@ Names carry positions as 16 hex digits, so they sort as the log does.
     inserts/<n>.json                  the same, of the publication of inserts alone
     buffers/<n>.json                  the same, of the publication of triggers' buffers
     readers/<reader>/<position>       how far a registered reader has got
-    streams/<stream>/...              a stream's start and its batches
+    streams/<stream>/...              a stream's start, its batches and its dead letters
     torn/<n>-<name>                   a damaged tail that recovery put aside
 """
 

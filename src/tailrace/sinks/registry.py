@@ -13,25 +13,35 @@ from tailrace.errors import ConfigError
 from tailrace.sinks.console import ConsoleSink
 from tailrace.sinks.delta.opening import OPTIONS, open_delta
 from tailrace.sinks.memory import MemorySink
+from tailrace.sinks.queue import SENDERS, open_queue
 from tailrace.sinks.sink import Sink
+from tailrace.storage import Store
 
 
 @dataclass(frozen=True, slots=True)
 class _Surroundings:
-    """What a sink may use of the process it runs in."""
+    """What a sink may use of the process it runs in, and whose it is."""
 
     session: SparkSession | None
     out: TextIO
+    store: Store | None
+    stream: str
 
 
 def open_sink(
-    options: Mapping[str, object], *, session: SparkSession | None = None, out: TextIO | None = None
+    options: Mapping[str, object],
+    *,
+    session: SparkSession | None = None,
+    out: TextIO | None = None,
+    store: Store | None = None,
+    stream: str = "",
 ) -> Sink:
     """The sink that the options describe; raises ConfigError.
 
     `type` says which: `delta` (`path`; `engine`: auto, deltalake or delta-spark; and what
-    `DeltaOptions` has), `console`, `memory`. A local path is absolute. `out` is where the console
-    sink writes, by default to standard output.
+    `DeltaOptions` has), `webhook`, `kinesis`, `console`, `memory`. A local path is absolute. `out`
+    is where the console sink writes, by default to standard output. `store`, which holds the log,
+    and `stream` are needed by those that keep something of the stream beside the log.
     """
     wanted = str(options.get("type", ""))
     opener = _OPENERS.get(wanted)
@@ -43,13 +53,19 @@ def open_sink(
         raise ConfigError(
             f"a {wanted} sink has no option {unknown[0]}", hint=f"options: {', '.join(known)}"
         )
-    return open_it(options, _Surroundings(session, out or sys.stdout))
+    return open_it(options, _Surroundings(session, out or sys.stdout, store, stream))
 
 
 _Opener = Callable[[Mapping[str, object], _Surroundings], Sink]
+
+
+def _queue(kind: str) -> _Opener:
+    return lambda options, around: open_queue(kind, options, around.store, around.stream)
+
 
 _OPENERS: Final[dict[str, tuple[_Opener, tuple[str, ...]]]] = {
     "delta": (lambda options, around: open_delta(options, around.session), OPTIONS),
     "console": (lambda _, around: ConsoleSink(around.out), ()),
     "memory": (lambda *_: MemorySink(), ()),
+    **{kind: (_queue(kind), known) for kind, (_, known) in SENDERS.items()},
 }

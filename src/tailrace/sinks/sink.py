@@ -68,7 +68,8 @@ class Sink(Protocol):
     machine.
 
     Retries: the caller's. An error with `retry` may pass; any other needs a person. Either way
-    the batch has to be written again; a sink itself waits for nothing and tries nothing twice.
+    the batch has to be written again; a sink itself waits for nothing and tries nothing twice. A
+    queue, which takes messages one by one, tries single ones again for some seconds.
 
     Threads: what one stream delivers comes from one thread at a time; different streams may share
     a sink.

@@ -195,13 +195,13 @@ class QueueSink:
     def _tick(self) -> None:
         while not self._stop.wait(REQUESTS_S):
             try:
-                self._serve()
+                self.serve_requests()
             except StoreError as error:
                 logger.warning("dead letters cannot be reached error=%s", error)
             except Exception:
                 logger.exception("a request about dead letters failed stream=%s", self._stream)
 
-    def _serve(self) -> None:
+    def serve_requests(self) -> None:
         """Carry out what operators have asked for, between two batches."""
         for request in self._requests.pending():
             with self._lock:

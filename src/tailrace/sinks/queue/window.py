@@ -133,8 +133,11 @@ class Window:
                 self.settle(at)
             else:
                 failed.append((at, failure))
-        reasons = {failure.kind for _, failure in failed if failure.is_shared}
-        if Kind.POISON in reasons and len(failed) > 1:
+        for at, _ in failed:
+            count, first = self._tries[at]
+            self._tries[at] = count + 1, first
+        is_lost = any(each.is_shared and self._is_lost(at, each, now) for at, each in failed)
+        if is_lost and len(failed) > 1:
             self._halve([at for at, _ in failed], now)
         elif failed:
             self._failed(failed, now)
@@ -210,17 +213,12 @@ class Window:
     def _failed(self, failed: list[tuple[int, Failure]], now: float) -> None:
         again: list[int] = []
         for at, failure in failed:
-            count, first = self._tries[at]
-            self._tries[at] = count + 1, first
-            is_lost = failure.kind is Kind.POISON or (
-                self._limits.parks_exhausted and failure.is_answered and self._is_exhausted(at, now)
-            )
             if failure.kind is Kind.INFRASTRUCTURE:
                 self.halted = failure
             elif not self._lanes.is_head(at):
                 # It goes the way of the one before it, which is in the same request.
                 again.append(at)
-            elif is_lost:
+            elif self._is_lost(at, failure, now):
                 self._taken.discard(at)
                 self._park(at, failure)
             elif self._is_exhausted(at, now):
@@ -242,6 +240,13 @@ class Window:
                 self._random, count, first_s=limits.first_wait_s, limit_s=limits.wait_s_max
             )
             heapq.heappush(self._retries, (now + max(jitter_s, wait_s), rest))
+
+    def _is_lost(self, at: int, failure: Failure, now: float) -> bool:
+        """Whether the message has to be a dead letter, if it is the reason."""
+        if failure.kind is not Kind.RETRIABLE:
+            return failure.kind is Kind.POISON
+        can_park = self._limits.parks_exhausted and failure.is_answered
+        return can_park and self._is_exhausted(at, now)
 
     def _is_exhausted(self, at: int, now: float) -> bool:
         count, first = self._tries[at]

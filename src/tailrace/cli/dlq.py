@@ -1,0 +1,206 @@
+"""`tailrace dlq`: look at dead letters, and decide about them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import typer
+
+from tailrace.cli.options import AsJson, ConfigFile, Verbose
+from tailrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tailrace.sinks.queue.dead_letter import DeadLetters, Letter, LetterName
+    from tailrace.storage import Store
+
+dlq = typer.Typer(help="Look at dead letters, redrive or discard them.", no_args_is_help=True)
+
+WAIT_S: Final = 30.0
+_POLL_S: Final = 0.2
+
+_Stream = Annotated[str, typer.Argument(metavar="STREAM")]
+_Events = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[EVENT]…", help="Event ids, as `ls` shows them.", show_default=False),
+]
+
+
+@dlq.command("ls")
+def ls(
+    stream: Annotated[str | None, typer.Argument(metavar="[STREAM]", show_default=False)] = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+    verbose: Verbose = False,
+) -> None:
+    """List what waits: one line for each row, with the first message that was refused and why.
+
+    Example: tailrace dlq ls orders
+    """
+    from tailrace.cli.json_text import json_text
+    from tailrace.sinks.queue.dead_letter import DeadLetters
+
+    store = _store(config)
+    for name in [stream] if stream else _streams(store):
+        letters = DeadLetters(store, name)
+        for lane in _lanes(letters.names()):
+            first = letters.read(lane[0])
+            if as_json:
+                typer.echo(json_text(_line(name, first, lane)))
+            else:
+                typer.echo(_shown(name, first, lane))
+
+
+@dlq.command("show")
+def show(
+    stream: _Stream,
+    event: Annotated[str, typer.Argument(metavar="EVENT")],
+    config: ConfigFile = None,
+    verbose: Verbose = False,
+) -> None:
+    """Print one dead letter whole, as JSON: the message, its offset, the error, the attempts.
+
+    Example: tailrace dlq show orders 00000000016B3748-3
+    """
+    import json
+    from dataclasses import asdict
+
+    from tailrace.cli.json_text import json_text
+    from tailrace.sinks.queue.dead_letter import DeadLetters
+
+    letters = DeadLetters(_store(config), stream)
+    (name,) = _chosen(letters, stream, [event])
+    value = asdict(letters.read(name))
+    value["payload"] = json.loads(value["payload"])
+    typer.echo(json_text(value, indent=2))
+
+
+@dlq.command("redrive")
+def redrive(
+    stream: _Stream, events: _Events = None, config: ConfigFile = None, verbose: Verbose = False
+) -> None:
+    """Let the pipeline send dead letters again, in order, each row from its first letter on.
+
+    Without EVENT all of them. The pipeline that delivers the stream does it, so
+    that nothing newer passes; if none runs, it is done when the next one does.
+
+    Example: tailrace dlq redrive orders
+    """
+    _ask("redrive", stream, events or [], _store(config))
+
+
+@dlq.command("discard")
+def discard(
+    stream: _Stream,
+    events: _Events = None,
+    every: Annotated[bool, typer.Option("--all", help="All letters of the stream.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Needed: the messages are lost.")] = False,
+    config: ConfigFile = None,
+    verbose: Verbose = False,
+) -> None:
+    """Delete dead letters without sending them. An audit line is left.
+
+    Example: tailrace dlq discard orders 00000000016B3748-3 --yes
+    """
+    if every == bool(events):
+        raise ConfigError("which letters?", hint="name their event ids, or write --all")
+    if not yes:
+        raise ConfigError("nothing was discarded", hint="write --yes: the messages are lost")
+    _ask("discard", stream, events or [], _store(config))
+
+
+def _ask(
+    action: Literal["redrive", "discard"], stream: str, events: Sequence[str], store: Store
+) -> None:
+    """Leave the request, and wait a while for what becomes of it."""
+    import getpass
+    import time
+
+    from tailrace.sinks.queue.dead_letter import DeadLetters
+    from tailrace.sinks.queue.redrive import Request, Requests
+
+    letters = DeadLetters(store, stream)
+    chosen = _chosen(letters, stream, events) if events else letters.names()
+    if not chosen:
+        typer.echo(f"stream {stream} has no dead letters")
+        return
+    keys = [name.key for name in chosen]
+    request = Request.new(action, keys, who=getpass.getuser(), now=time.time())
+    requests = Requests(store, stream)
+    requests.ask(request)
+    deadline = time.monotonic() + WAIT_S
+    while (audit := requests.audit(request.id)) is None:
+        if time.monotonic() >= deadline:
+            typer.echo(f"asked: the pipeline of stream {stream} does it when it runs")
+            raise typer.Exit(1)
+        time.sleep(_POLL_S)
+    typer.echo(f"{action}: {len(audit.done)} done, {len(audit.failed)} left")
+    for place, reason in list(audit.failed.items())[:10]:
+        typer.echo(f"  {place}  {reason}")
+    if audit.error:
+        typer.echo(f"  stopped: {audit.error}")
+    if audit.failed or audit.error:
+        raise typer.Exit(1)
+
+
+def _store(config: ConfigFile) -> Store:
+    from tailrace.cli.config import load
+    from tailrace.storage import open_store
+
+    return open_store(load(config).log.url)
+
+
+def _streams(store: Store) -> list[str]:
+    """Those that have anything about dead letters beside the log."""
+    from tailrace.log import layout
+
+    keys = (entry.key.split("/") for entry in store.list(layout.STREAMS))
+    return sorted({parts[1] for parts in keys if parts[2] == "dead_letters"})
+
+
+def _lanes(names: Iterable[LetterName]) -> list[list[LetterName]]:
+    """The letters of each row, in order."""
+    lanes: dict[tuple[str, str, bool], list[LetterName]] = {}
+    for name in names:
+        lanes.setdefault((name.table_code, name.lane, name.is_outdone), []).append(name)
+    return list(lanes.values())
+
+
+def _shown(stream: str, first: Letter, lane: Sequence[LetterName]) -> str:
+    state = "outdone by a load" if lane[0].is_outdone else first.error or "behind others"
+    what = f"{first.table}  {first.key or '(no key)'}  {first.event_id}"
+    return f"{stream}  {what}  +{len(lane) - 1} behind  {first.parked_at}  {state}"
+
+
+def _line(stream: str, first: Letter, lane: Sequence[LetterName]) -> dict[str, object]:
+    return {
+        "stream": stream,
+        "table": first.table,
+        "key": first.key,
+        "event_id": first.event_id,
+        "offset": first.offset,
+        "letters": len(lane),
+        "bytes": sum(name.size for name in lane),
+        "outdone": lane[0].is_outdone,
+        "kind": first.kind,
+        "error": first.error,
+        "attempts": first.attempt_count,
+        "sink": first.sink,
+        "parked_at": first.parked_at,
+    }
+
+
+def _chosen(letters: DeadLetters, stream: str, events: Sequence[str]) -> list[LetterName]:
+    """The letters with these event ids; raises ConfigError if there is none with one of them."""
+    names = letters.names()
+    found = []
+    for event in events:
+        lsn, _, rest = event.partition("-")
+        near = [name for name in names if f"-{lsn}-" in name.place and rest]
+        exact = [name for name in near if letters.read(name).event_id == event]
+        if not exact:
+            hint = f"`tailrace dlq ls {stream}` lists the first of each row"
+            raise ConfigError(f"stream {stream} has no dead letter {event}", hint=hint)
+        found.extend(exact)
+    return found

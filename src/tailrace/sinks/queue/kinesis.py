@@ -1,0 +1,153 @@
+"""Messages to a Kinesis stream: PutRecords, within its limits.
+
+A row's messages have one partition key and so one shard; the next is sent when the one before is
+acknowledged, so the shard has them in order. A request is answered for each record by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    NoCredentialsError,
+    NoRegionError,
+    PartialCredentialsError,
+)
+
+from tailrace.errors import ConfigError, SinkError
+from tailrace.sinks.queue.errors import Failure, Kind, kinesis_failure, no_answer
+from tailrace.sinks.queue.message import Message
+from tailrace.sinks.queue.options import seconds, text
+from tailrace.sinks.queue.sender import RequestLimits
+
+LIMITS: Final = RequestLimits(
+    message_count=500, request_bytes=5 << 20, message_bytes=1 << 20, overhead_bytes=64
+)
+"""Kinesis counts the partition key as well: 32 hex digits, or an event id."""
+
+_HINT: Final = "see to the stream and to the rights; delivery then goes on by itself"
+
+
+@dataclass(frozen=True, slots=True)
+class KinesisOptions:
+    """`endpoint_url` is for servers other than Amazon's."""
+
+    stream: str
+    region: str | None = None
+    endpoint_url: str | None = None
+    timeout_s: float = 10.0
+
+    @classmethod
+    def parse(cls, options: Mapping[str, object]) -> KinesisOptions:
+        """From the options of a sink; raises ConfigError."""
+        return cls(
+            stream=text(options, "stream"),
+            region=text(options, "region") if "region" in options else None,
+            endpoint_url=text(options, "endpoint_url") if "endpoint_url" in options else None,
+            timeout_s=seconds(options, "timeout", 10.0),
+        )
+
+
+class KinesisSender:
+    """A client of boto3, which may be used by threads side by side. It retries nothing itself."""
+
+    limits = LIMITS
+    reads_back = True
+
+    def __init__(self, options: KinesisOptions) -> None:
+        self._stream = options.stream
+        try:
+            self._client: Any = boto3.session.Session().client(
+                "kinesis",
+                region_name=options.region,
+                endpoint_url=options.endpoint_url,
+                config=Config(
+                    connect_timeout=options.timeout_s,
+                    read_timeout=options.timeout_s,
+                    retries={"total_max_attempts": 1},
+                    max_pool_connections=32,
+                ),
+            )
+        except (BotoCoreError, ValueError) as error:
+            raise ConfigError(f"kinesis cannot be used: {error}", hint="set region") from error
+
+    def send(self, messages: Sequence[Message]) -> list[Failure | None]:
+        """One PutRecords."""
+        records = [{"Data": each.payload, "PartitionKey": each.partition_key} for each in messages]
+        try:
+            answer = self._client.put_records(StreamName=self._stream, Records=records)
+        except (ClientError, BotoCoreError) as error:
+            return [_failure(error)] * len(messages)
+        return [_outcome(record) for record in answer["Records"]]
+
+    def arrived(self, since_s: float) -> frozenset[str]:
+        """Read every shard from that time to its end."""
+        since = datetime.fromtimestamp(since_s, UTC)
+        try:
+            return frozenset(
+                event_id
+                for shard in self._shards()
+                for data in self._records(shard, since)
+                if (event_id := event_id_of(data))
+            )
+        except (ClientError, BotoCoreError) as error:
+            raise SinkError(
+                f"what has arrived cannot be read: {_failure(error)}", hint=_HINT, retry=True
+            ) from error
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._client.close()
+
+    def _shards(self) -> Iterator[str]:
+        for page in self._client.get_paginator("list_shards").paginate(StreamName=self._stream):
+            yield from (shard["ShardId"] for shard in page["Shards"])
+
+    def _records(self, shard: str, since: datetime) -> Iterator[bytes]:
+        iterator = self._client.get_shard_iterator(
+            StreamName=self._stream,
+            ShardId=shard,
+            ShardIteratorType="AT_TIMESTAMP",
+            Timestamp=since,
+        )["ShardIterator"]
+        while iterator:
+            answer = self._client.get_records(ShardIterator=iterator)
+            yield from (record["Data"] for record in answer["Records"])
+            if not answer["Records"] and not answer["MillisBehindLatest"]:
+                return
+            iterator = answer.get("NextShardIterator")
+
+
+def event_id_of(data: bytes) -> str:
+    """The event id of a message of ours in either envelope; empty for anything else."""
+    try:
+        match json.loads(data):
+            case {"event_id": str(found)} | {"source": {"event_id": str(found)}}:
+                return found
+    except ValueError:
+        pass
+    return ""
+
+
+def _outcome(record: Mapping[str, str]) -> Failure | None:
+    code = record.get("ErrorCode")
+    if not code:
+        return None
+    return kinesis_failure(code, record.get("ErrorMessage") or "", is_shared=False)
+
+
+def _failure(error: ClientError | BotoCoreError) -> Failure:
+    if isinstance(error, ClientError):
+        found = error.response.get("Error", {})
+        return kinesis_failure(found.get("Code", ""), found.get("Message", ""), is_shared=True)
+    if isinstance(error, NoCredentialsError | NoRegionError | PartialCredentialsError):
+        return Failure(Kind.INFRASTRUCTURE, type(error).__name__, str(error), hint=_HINT)
+    return no_answer(str(error))

@@ -1,0 +1,162 @@
+"""Messages to an HTTP address: `{"messages":[…]}`, signed, in order.
+
+A request is taken whole or not at all, so it may hold several messages of a row. Its
+`Idempotency-Key` is made of the event ids in it: the same messages sent again have the same key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import http.client
+import ssl
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import urlsplit
+
+from pydantic import SecretStr
+
+from tailrace import __version__
+from tailrace.errors import ConfigError
+from tailrace.sinks.queue.errors import Failure, http_failure, no_answer
+from tailrace.sinks.queue.message import Message
+from tailrace.sinks.queue.options import count, seconds, text
+from tailrace.sinks.queue.sender import RequestLimits
+
+OPTIONS: Final = ("url", "secret", "headers", "timeout", "batch_count", "batch_bytes")
+SIGNATURE: Final = "Tailrace-Signature"
+
+_REASON_CHARS_MAX: Final = 200
+_REASON_BYTES_MAX: Final = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookOptions:
+    """`secret` signs; `headers` are added to every request. Neither is ever shown."""
+
+    url: str = field(repr=False)
+    secret: str = field(default="", repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    timeout_s: float = 10.0
+    batch_count: int = 100
+    batch_bytes: int = 1 << 20
+
+    @classmethod
+    def parse(cls, options: Mapping[str, object]) -> WebhookOptions:
+        """From the options of a sink; raises ConfigError."""
+        headers = options.get("headers", {})
+        if not isinstance(headers, Mapping):
+            raise ConfigError("headers of a webhook sink must be names and values")
+        return cls(
+            url=text({"url": _revealed(options.get("url"))}, "url"),
+            secret=_revealed(options.get("secret", "")),
+            headers={str(name): _revealed(value) for name, value in headers.items()},
+            timeout_s=seconds(options, "timeout", 10.0),
+            batch_count=count(options, "batch_count", 100),
+            batch_bytes=count(options, "batch_bytes", 1 << 20),
+        )
+
+
+class WebhookSender:
+    """One connection for each thread, kept open."""
+
+    reads_back = False
+
+    def __init__(self, options: WebhookOptions) -> None:
+        address = urlsplit(options.url)
+        if address.scheme not in {"http", "https"} or not address.hostname:
+            raise ConfigError(
+                "url of a webhook sink is not an address", hint="write https://host/path"
+            )
+        self._options = options
+        self._host, self._port = address.hostname, address.port
+        self._tls = ssl.create_default_context() if address.scheme == "https" else None
+        self._path = (address.path or "/") + (f"?{address.query}" if address.query else "")
+        self._secret = options.secret.encode()
+        self._local = threading.local()
+        self._connections: list[http.client.HTTPConnection] = []
+        self.limits = RequestLimits(
+            message_count=options.batch_count,
+            request_bytes=options.batch_bytes,
+            message_bytes=options.batch_bytes,
+            overhead_bytes=1,
+            is_ordered=True,
+        )
+
+    def send(self, messages: Sequence[Message]) -> list[Failure | None]:
+        """One POST; what is answered holds for every message of it."""
+        outcome = self._post(messages)
+        return [outcome] * len(messages)
+
+    def arrived(self, since_s: float) -> frozenset[str]:
+        """Nothing can be asked."""
+        return frozenset()
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._connections:
+            connection.close()
+
+    def _post(self, messages: Sequence[Message]) -> Failure | None:
+        body = b'{"messages":[' + b",".join(message.payload for message in messages) + b"]}"
+        connection = self._connection()
+        try:
+            connection.request("POST", self._path, body, self._headers(messages, body))
+            response = connection.getresponse()
+            said = response.read(_REASON_BYTES_MAX)
+            if not response.isclosed():
+                connection.close()
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            return no_answer(str(error) or type(error).__name__)
+        if 200 <= response.status < 300:
+            return None
+        return http_failure(
+            response.status,
+            " ".join(said.decode(errors="replace").split())[:_REASON_CHARS_MAX],
+            wait_s=_wait_s(response.getheader("Retry-After")),
+        )
+
+    def _headers(self, messages: Sequence[Message], body: bytes) -> dict[str, str]:
+        digest = hashlib.sha256("\n".join(each.event_id for each in messages).encode())
+        headers = {
+            **self._options.headers,
+            "Content-Type": "application/json",
+            "User-Agent": f"tailrace/{__version__}",
+            "Idempotency-Key": digest.hexdigest()[:32],
+        }
+        if self._secret:
+            headers[SIGNATURE] = signature(self._secret, body, int(time.time()))
+        return headers
+
+    def _connection(self) -> http.client.HTTPConnection:
+        connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            timeout_s = self._options.timeout_s
+            if self._tls is None:
+                connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+            else:
+                connection = http.client.HTTPSConnection(
+                    self._host, self._port, timeout=timeout_s, context=self._tls
+                )
+            self._local.connection = connection
+            self._connections.append(connection)
+        return connection
+
+
+def signature(secret: bytes, body: bytes, at_s: int) -> str:
+    """`t=<seconds since 1970>,v1=<HMAC-SHA256 of "<t>." and the body>`."""
+    mac = hmac.new(secret, f"{at_s}.".encode() + body, hashlib.sha256)
+    return f"t={at_s},v1={mac.hexdigest()}"
+
+
+def _wait_s(retry_after: str | None) -> float:
+    """Only as a number of seconds, and no longer than a minute."""
+    return min(float(retry_after), 60.0) if retry_after and retry_after.isdecimal() else 0.0
+
+
+def _revealed(value: object) -> str:
+    return value.get_secret_value() if isinstance(value, SecretStr) else str(value or "")

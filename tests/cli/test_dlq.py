@@ -1,0 +1,88 @@
+"""`tailrace dlq`: what an operator sees and asks for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tailrace.cli import dlq
+from tailrace.sinks.queue import QueueSink
+from tailrace.sinks.queue.errors import Kind
+from tailrace.storage import FileStore
+from tests.cli.project import Project
+from tests.sinks.queue.servers import STREAM, WebhookQueue, open_queue, webhook
+from tests.sinks.source import Source, batch_of
+
+
+@pytest.fixture
+def receiver() -> Iterator[WebhookQueue]:
+    with webhook() as queue:
+        yield queue
+
+
+@pytest.fixture
+def sink(project: Project, receiver: WebhookQueue) -> Iterator[QueueSink]:
+    """Two keys, of which one is refused, in the log of the project."""
+    (project.directory / "tailrace.yaml").write_text("log: {url: 'file:log'}\n")
+    source = Source()
+    for key in (1, 2):
+        source.insert(id=key, n=0)
+        source.update(key, n=1)
+    receiver.faults.fail(2, Kind.POISON)
+    sink = open_queue(receiver, FileStore(Path(project.directory, "log")))
+    sink.write(batch_of(1, source.take(), stream=STREAM))
+    yield sink
+    sink.close()
+
+
+def test_letters_are_listed_by_row_and_shown_whole(project: Project, sink: QueueSink) -> None:
+    line = json.loads(project.run("dlq", "ls", "--json").out)
+    assert (line["stream"], line["table"], line["key"]) == (STREAM, "public.orders", '{"id":2}')
+    assert (line["letters"], line["kind"], line["sink"]) == (2, "poison", "webhook")
+    listed = project.run("dlq", "ls", STREAM).out
+    assert line["event_id"] in listed and "+1 behind" in listed and "HTTP 422" in listed
+    shown = project.run("dlq", "show", STREAM, line["event_id"]).json
+    assert shown["payload"]["after"]["id"] == 2
+    assert (shown["offset"], shown["attempt_count"]) == (line["offset"], line["attempts"])
+    code, error, hint = project.run("dlq", "show", STREAM, "0000-7").failure
+    assert code == 2 and "0000-7" in error and "dlq ls" in hint
+
+
+def test_redrive_is_carried_out_by_the_pipeline(
+    project: Project, sink: QueueSink, receiver: WebhookQueue
+) -> None:
+    receiver.faults.clear()
+    ended = project.run("dlq", "redrive", STREAM)
+    assert (ended.code, ended.out) == (0, "redrive: 2 done, 0 left\n")
+    assert project.run("dlq", "ls", "--json").out == ""
+    assert len(receiver.received()) == 4
+    assert project.run("dlq", "redrive", STREAM).out == f"stream {STREAM} has no dead letters\n"
+
+
+def test_discard_needs_a_yes(project: Project, sink: QueueSink, receiver: WebhookQueue) -> None:
+    event = json.loads(project.run("dlq", "ls", "--json").out)["event_id"]
+    code, error, hint = project.run("dlq", "discard", STREAM, event).failure
+    assert code == 2 and "nothing was discarded" in error and "--yes" in hint
+    assert project.run("dlq", "discard", STREAM, "--yes").failure[0] == 2
+    ended = project.run("dlq", "discard", STREAM, event, "--yes")
+    assert (ended.code, ended.out) == (0, "discard: 1 done, 0 left\n")
+    assert json.loads(project.run("dlq", "ls", "--json").out)["letters"] == 1
+    assert list(Path(project.directory, "log").rglob("audit/*.json"))
+    assert len(receiver.received()) == 2
+
+
+def test_without_a_pipeline_the_request_waits(
+    project: Project, sink: QueueSink, receiver: WebhookQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dlq, "WAIT_S", 0.0)
+    sink.close()
+    ended = project.run("dlq", "redrive", STREAM)
+    assert ended.code == 1 and "when it runs" in ended.out
+    receiver.faults.clear()
+    again = open_queue(receiver, FileStore(Path(project.directory, "log")))
+    again.serve_requests()
+    again.close()
+    assert len(receiver.received()) == 4

@@ -1,0 +1,310 @@
+"""What every queue sink promises: all records, in order for each key, whatever fails."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tailrace.errors import SinkError, StoreError
+from tailrace.sinks import Batch
+from tailrace.sinks.queue import QueueSink
+from tailrace.sinks.queue.dead_letter import DeadLetters, LetterLimits
+from tailrace.sinks.queue.errors import Kind
+from tailrace.sinks.queue.redrive import Request, Requests
+from tailrace.storage import Data, MemoryStore
+from tests.sinks.queue.servers import STREAM, Queue, WebhookQueue, id_of, open_queue
+from tests.sinks.source import Source, batch_of, load_of
+
+
+class FullStore(MemoryStore):
+    """Takes no dead letters while `is_full`."""
+
+    is_full = False
+
+    def put_new(self, key: str, data: Data) -> None:
+        if self.is_full and "/letters/" in key:
+            raise StoreError("no space left")
+        super().put_new(key, data)
+
+
+def batches(*, keys: int = 6, rounds: int = 4) -> tuple[Source, list[Batch]]:
+    """Each key is inserted, then updated in each batch."""
+    source, made = Source(), []
+    for key in range(keys):
+        source.insert(id=key, n=0)
+    for number in range(1, rounds):
+        for key in range(keys):
+            source.update(key, n=number)
+        made.append(batch_of(number, source.take(), stream=STREAM))
+    return source, made
+
+
+def event_id(message: dict[str, Any]) -> str:
+    return str(message["source"]["event_id"])
+
+
+def by_key(messages: Sequence[dict[str, Any]]) -> dict[object, list[str]]:
+    found = defaultdict(list)
+    for message in messages:
+        found[id_of(message)].append(event_id(message))
+    return dict(found)
+
+
+def once(events: Sequence[str]) -> list[str]:
+    """Without repetitions."""
+    return list(dict.fromkeys(events))
+
+
+def check(queue: Queue, *, keys: int = 6, rounds: int = 4, without: Sequence[int] = ()) -> None:
+    """Everything has arrived, and each key in order."""
+    found = by_key(queue.received())
+    for key in range(keys):
+        events = once(found.get(key, []))
+        assert events == sorted(events), f"order of {key}"
+        assert len(events) == (0 if key in without else rounds), f"count of {key}"
+
+
+def letters(store: MemoryStore) -> list[str]:
+    kept = DeadLetters(store, STREAM)
+    return [kept.read(name).event_id for name in kept.names()]
+
+
+def ask(sink: QueueSink, store: MemoryStore, request: Request) -> None:
+    Requests(store, STREAM).ask(request)
+    sink.serve_requests()
+
+
+REDRIVE = Request("1", "redrive", (), "an operator")
+
+
+def test_every_change_arrives_once_and_in_order_of_its_key(queue: Queue) -> None:
+    sink, (_, made) = open_queue(queue, MemoryStore()), batches()
+    for batch in made:
+        sink.write(batch)
+    sink.close()
+    check(queue)
+    assert len(queue.received()) == 24
+
+
+def test_f096_f097_retries_keep_the_order_of_keys_and_lose_nothing(queue: Queue) -> None:
+    store, (_, made) = MemoryStore(), batches()
+    queue.faults.fail(1, Kind.RETRIABLE, times=3)
+    queue.faults.fail(4, Kind.RETRIABLE, times=2)
+    sink = open_queue(queue, store)
+    for batch in made:
+        sink.write(batch)
+    sink.close()
+    check(queue)
+    assert len(queue.received()) == 24, "what was taken is not sent again"
+    assert not letters(store)
+
+
+def test_poison_parks_its_key_also_after_a_restart_and_redrive_keeps_the_order(
+    queue: Queue,
+) -> None:
+    store, (_, made) = MemoryStore(), batches()
+    queue.faults.fail(2, Kind.POISON)
+    sink = open_queue(queue, store)
+    sink.write(made[0])
+    sink.close()
+    sink = open_queue(queue, store)
+    queue.faults.clear()
+    sink.write(made[1])
+    check(queue, rounds=3, without=[2])
+    assert len(letters(store)) == 3
+    ask(sink, store, REDRIVE)
+    assert not letters(store)
+    sink.write(made[2])
+    sink.close()
+    check(queue)
+    audit = Requests(store, STREAM).audit("1")
+    assert audit is not None and len(audit.done) == 3 and not audit.failed
+
+
+def test_redrive_of_what_is_still_bad_changes_nothing(receiver: WebhookQueue) -> None:
+    store, (_, made) = MemoryStore(), batches()
+    receiver.faults.fail(2, Kind.POISON)
+    sink = open_queue(receiver, store)
+    for batch in made:
+        sink.write(batch)
+    before = letters(store)
+    ask(sink, store, REDRIVE)
+    sink.close()
+    assert letters(store) == before and len(before) == 4
+    check(receiver, without=[2])
+    audit = Requests(store, STREAM).audit("1")
+    assert audit is not None and len(audit.failed) == 4
+
+
+def test_discard_leaves_an_audit_line_and_lets_the_key_go_on(receiver: WebhookQueue) -> None:
+    store, (_, made) = MemoryStore(), batches()
+    receiver.faults.fail(2, Kind.POISON)
+    sink = open_queue(receiver, store)
+    sink.write(made[0])
+    receiver.faults.clear()
+    names = DeadLetters(store, STREAM).names()
+    ask(sink, store, Request("1", "discard", (names[0].key,), "me"))
+    assert len(letters(store)) == 1
+    ask(sink, store, Request("2", "redrive", (), "me"))
+    sink.write(made[1])
+    sink.close()
+    assert len(by_key(receiver.received())[2]) == 2
+    audit = Requests(store, STREAM).audit("1")
+    assert audit is not None and audit.done == (names[0].place,) and audit.request.who == "me"
+
+
+def test_f098_infrastructure_fault_stops_with_a_hint_and_goes_on_when_it_is_cured(
+    queue: Queue,
+) -> None:
+    store, (_, made) = MemoryStore(), batches()
+    queue.faults.fail(3, Kind.INFRASTRUCTURE)
+    sink = open_queue(queue, store, parks_exhausted=True)
+    with pytest.raises(SinkError) as raised:
+        sink.write(made[0])
+    assert raised.value.retry and raised.value.hint
+    assert not letters(store)
+    queue.faults.clear()
+    for batch in made:
+        sink.write(batch)
+    sink.close()
+    check(queue)
+    assert len(queue.received()) == 24, "what was taken is not sent again"
+
+
+def test_server_that_is_down_for_a_while_costs_nothing(queue: Queue) -> None:
+    store, (_, made) = MemoryStore(), batches()
+    queue.faults.is_down = True
+    sink = open_queue(queue, store)
+    with pytest.raises(SinkError) as raised:
+        sink.write(made[0])
+    assert raised.value.retry
+    queue.faults.clear()
+    for batch in made:
+        sink.write(batch)
+    sink.close()
+    check(queue)
+    assert not letters(store)
+
+
+def test_exhausted_retries_are_dead_letters_if_that_is_asked_for(receiver: WebhookQueue) -> None:
+    store, (_, made) = MemoryStore(), batches()
+    receiver.faults.fail(5, Kind.RETRIABLE)
+    sink = open_queue(receiver, store, parks_exhausted=True)
+    for batch in made:
+        sink.write(batch)
+    sink.close()
+    check(receiver, without=[5])
+    kept = DeadLetters(store, STREAM)
+    first, *rest = [kept.read(name) for name in kept.names()]
+    assert (first.kind, first.sink) == ("retriable", receiver.kind)
+    assert first.attempt_count >= 6, "as often as configured, then alone"
+    assert len(rest) == 3 and not any(letter.error for letter in rest)
+
+
+def test_f099_store_that_takes_no_dead_letter_stops_the_stream_before_it(
+    receiver: WebhookQueue,
+) -> None:
+    store, (_, made) = FullStore(), batches()
+    receiver.faults.fail(0, Kind.POISON)
+    sink = open_queue(receiver, store)
+    store.is_full = True
+    with pytest.raises(StoreError):
+        sink.write(made[0])
+    store.is_full = False
+    for batch in made:
+        sink.write(batch)
+    sink.close()
+    check(receiver, without=[0])
+    assert len(letters(store)) == 4
+
+
+def test_f099_full_dead_letters_stop_the_stream_until_there_is_room(receiver: WebhookQueue) -> None:
+    store, (_, made) = MemoryStore(), batches()
+    receiver.faults.fail(0, Kind.POISON)
+    sink = open_queue(receiver, store, letters=LetterLimits(letter_count=3))
+    sink.write(made[0])
+    with pytest.raises(SinkError, match="dead letters of stream orders are full") as raised:
+        for batch in made[1:]:
+            sink.write(batch)
+    assert raised.value.retry and "tailrace dlq" in raised.value.hint
+    receiver.faults.clear()
+    ask(sink, store, REDRIVE)
+    for batch in made[1:]:
+        sink.write(batch)
+    sink.close()
+    check(receiver)
+
+
+def test_f081_batch_after_a_restart_repeats_at_most_a_window_under_the_same_ids(
+    queue: Queue,
+) -> None:
+    store, (_, made) = MemoryStore(), batches(keys=30)
+    queue.faults.fail(29, Kind.INFRASTRUCTURE)
+    sink = open_queue(queue, store, window_count=8)
+    with pytest.raises(SinkError):
+        sink.write(made[0])
+    sink.close()
+    before = len(queue.received())
+    queue.faults.clear()
+    sink = open_queue(queue, store, window_count=8)
+    for batch in made:
+        sink.write(batch)
+    sink.close()
+    check(queue, keys=30)
+    repeated = len(queue.received()) - 30 * 4
+    assert before > 8 and repeated <= (8 if queue.kind == "webhook" else 0)
+
+
+def test_base_comes_behind_a_truncate_as_rows_read(receiver: WebhookQueue) -> None:
+    store, source = MemoryStore(), Source()
+    for key in range(5):
+        source.insert(id=key, n=key)
+    source.take()
+    sink = open_queue(receiver, store)
+    sink.load(load_of(1, source), source.base())
+    source.update(3, n=30)
+    sink.write(batch_of(2, source.take(), stream=STREAM))
+    sink.close()
+    ops = [message["op"] for message in receiver.received()]
+    assert sorted(ops) == ["r"] * 5 + ["t", "u"]
+    assert ops[0] == "t" and ops[-1] == "u"
+    assert len({event_id(message) for message in receiver.received()}) == 7
+
+
+def test_load_outdoes_older_dead_letters_which_are_never_sent_again(receiver: WebhookQueue) -> None:
+    store, (source, made) = MemoryStore(), batches()
+    receiver.faults.fail(2, Kind.POISON)
+    sink = open_queue(receiver, store)
+    sink.write(made[0])
+    receiver.faults.clear()
+    sink.load(load_of(9, source), source.base())
+    ask(sink, store, REDRIVE)
+    sink.close()
+    found = by_key(receiver.received())[2]
+    assert len(found) == 1 and found[0].endswith("-r")
+    assert len(letters(store)) == 2, "kept until somebody discards them"
+    audit = Requests(store, STREAM).audit("1")
+    assert audit is not None and set(audit.failed.values()) == {"its table was loaded anew since"}
+
+
+def test_f054_truncate_behind_a_dead_letter_holds_its_table_until_redrive(
+    receiver: WebhookQueue,
+) -> None:
+    store, (source, made) = MemoryStore(), batches()
+    receiver.faults.fail(2, Kind.POISON)
+    sink = open_queue(receiver, store)
+    sink.write(made[0])
+    source.truncate()
+    source.insert(id=1, n=100)
+    sink.write(batch_of(2, source.take(), stream=STREAM))
+    assert len(letters(store)) == 4
+    receiver.faults.clear()
+    ask(sink, store, REDRIVE)
+    sink.close()
+    assert not letters(store)
+    ops = [message["op"] for message in receiver.received()]
+    assert ops.count("t") == 1
+    assert ops[-2:] == ["t", "c"]

@@ -1,0 +1,79 @@
+"""The limits of Kinesis, and what is read back from it."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from tailrace.errors import SinkError
+from tailrace.sinks.queue.dead_letter import DeadLetters
+from tailrace.sinks.queue.errors import Kind
+from tailrace.sinks.queue.kinesis import LIMITS, KinesisOptions, KinesisSender
+from tailrace.storage import MemoryStore
+from tests.sinks.queue.servers import STREAM, KinesisQueue, open_queue
+from tests.sinks.source import Source, batch_of
+
+
+def test_f097_requests_stay_within_the_limits_and_oversize_records_are_dead_letters(
+    kinesis: KinesisQueue,
+) -> None:
+    store, source = MemoryStore(), Source()
+    for key in range(700):
+        source.insert(id=key, doc="x" * (1 << 20) if key == 7 else "x")
+    for key in range(700, 707):
+        source.insert(id=key, doc="x" * 900_000)
+    sink = open_queue(kinesis, store)
+    sink.write(batch_of(1, source.take(), stream=STREAM))
+    sink.close()
+    assert max(len(request) for request in kinesis.gate.requests) <= 500
+    assert len(kinesis.received()) == 706
+    kept = DeadLetters(store, STREAM)
+    (letter,) = [kept.read(name) for name in kept.names()]
+    assert letter.error.startswith("oversize") and json.loads(letter.key) == {"id": 7}
+    assert LIMITS.request_bytes == 5 << 20 and LIMITS.message_bytes == 1 << 20
+
+
+def test_f096_request_holds_one_record_of_a_key_so_that_a_refused_one_is_not_passed(
+    kinesis: KinesisQueue,
+) -> None:
+    source = Source()
+    source.insert(id=1, n=0)
+    for number in range(1, 6):
+        source.update(1, n=number)
+    kinesis.faults.fail(1, Kind.RETRIABLE, times=2)
+    sink = open_queue(kinesis, MemoryStore())
+    sink.write(batch_of(1, source.take(), stream=STREAM))
+    sink.close()
+    assert [len(request) for request in kinesis.gate.requests] == [1] * 8
+    assert [message["after"]["n"] for message in kinesis.received()] == list(range(6))
+
+
+def test_what_has_arrived_is_read_back_from_every_shard(kinesis: KinesisQueue) -> None:
+    before, source = time.time(), Source()
+    for key in range(20):
+        source.insert(id=key)
+    sink = open_queue(kinesis, MemoryStore())
+    sink.write(batch_of(1, source.take(), stream=STREAM))
+    sink.close()
+    kinesis.client.put_record(StreamName=kinesis.stream, Data=b"not ours", PartitionKey="x")
+    sender = kinesis.sender()
+    assert len(sender.arrived(before - 1.0)) == 20
+    assert sender.arrived(time.time() + 60.0) == frozenset()
+    sender.close()
+
+
+def test_f098_missing_stream_and_missing_server_stop_the_stream(kinesis: KinesisQueue) -> None:
+    kinesis.stream = "nowhere"
+    source = Source()
+    source.insert(id=1)
+    sink = open_queue(kinesis, MemoryStore())
+    with pytest.raises(SinkError, match="ResourceNotFoundException") as raised:
+        sink.write(batch_of(1, source.take(), stream=STREAM))
+    sink.close()
+    assert raised.value.retry and raised.value.hint
+    options = KinesisOptions("orders", "us-east-1", "http://127.0.0.1:1", timeout_s=1.0)
+    with pytest.raises(SinkError, match="no answer") as raised:
+        KinesisSender(options).arrived(0.0)
+    assert raised.value.retry

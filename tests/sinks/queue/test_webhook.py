@@ -1,0 +1,87 @@
+"""What a receiver of a webhook may rely on."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from tailrace.errors import ConfigError
+from tailrace.sinks.queue.errors import Kind
+from tailrace.sinks.queue.message import Message, place_of
+from tailrace.sinks.queue.webhook import SIGNATURE, WebhookOptions, WebhookSender
+from tests.sinks.queue.servers import SECRET, WebhookQueue
+
+
+def some(count: int = 2) -> list[Message]:
+    return [
+        Message(f"e{at}", place_of(1, at, 0, 1), "t", f"lane{at}", f"{at}", b'{"after":{"id":1}}')
+        for at in range(count)
+    ]
+
+
+def send(receiver: WebhookQueue, messages: Sequence[Message]) -> None:
+    sender = receiver.sender()
+    assert sender.send(messages) == [None] * len(messages)
+    sender.close()
+
+
+def test_request_is_signed_over_its_time_and_body(receiver: WebhookQueue) -> None:
+    send(receiver, some())
+    headers, body = receiver.headers[0], receiver.bodies[0]
+    stamp, mac = (part.partition("=")[2] for part in headers[SIGNATURE].split(","))
+    signed = hmac.new(SECRET.encode(), f"{stamp}.".encode() + body, hashlib.sha256)
+    assert hmac.compare_digest(mac, signed.hexdigest())
+    assert abs(int(stamp) - time.time()) < 120
+    assert headers["Content-Type"] == "application/json" and headers["X-Tenant"] == "t1"
+
+
+def test_idempotency_key_is_that_of_the_messages(receiver: WebhookQueue) -> None:
+    for messages in (some(2), some(2), some(3)):
+        send(receiver, messages)
+    first, again, other = (headers["Idempotency-Key"] for headers in receiver.headers)
+    assert first == again != other
+
+
+def test_answer_holds_for_every_message_and_says_how_long_to_wait(receiver: WebhookQueue) -> None:
+    receiver.faults.fail(1, Kind.RETRIABLE, times=1)
+    receiver.asks_to_wait = True
+    sender = receiver.sender()
+    failures = sender.send(some())
+    sender.close()
+    found = [(failure.code, failure.wait_s) for failure in failures if failure is not None]
+    assert found == [("HTTP 503", 2.0)] * 2
+
+
+def test_receiver_that_hangs_up_or_is_not_there_has_not_answered(receiver: WebhookQueue) -> None:
+    sender = receiver.sender()
+    receiver.faults.is_down = True
+    (hung_up, _) = sender.send(some())
+    assert hung_up is not None and not hung_up.is_answered
+    receiver.faults.clear()
+    assert sender.send(some()) == [None, None], "the next request has a connection of its own"
+    sender.close()
+    gone = WebhookSender(WebhookOptions("http://127.0.0.1:1/", timeout_s=1.0))
+    (refused, _) = gone.send(some())
+    assert refused is not None and not refused.is_answered
+
+
+def test_f120_secrets_are_not_shown(receiver: WebhookQueue) -> None:
+    options = WebhookOptions.parse(
+        {"url": receiver.url, "secret": SECRET, "headers": {"Authorization": "Bearer abc"}}
+    )
+    assert not any(text in repr(options) for text in (SECRET, "Bearer", "hidden"))
+    receiver.faults.fail(1, Kind.INFRASTRUCTURE)
+    sender = WebhookSender(options)
+    (failure, _) = sender.send(some())
+    sender.close()
+    assert failure is not None and "hidden" not in f"{failure} {failure.hint}"
+
+
+@pytest.mark.parametrize("url", ["", "ftp://host/", "https:///path", "not an address"])
+def test_address_must_be_one_of_http(url: str) -> None:
+    with pytest.raises(ConfigError):
+        WebhookSender(WebhookOptions.parse({"url": url}))

@@ -1,0 +1,122 @@
+"""A stream to a queue, killed at every step: each change arrives or is a dead letter, in order.
+
+A kill is an exception that nobody catches: whatever is durable then is what a new run finds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from tailrace import failpoint
+from tailrace.sinks.queue import sink as queue_sink
+from tailrace.sinks.queue.dead_letter import DeadLetters
+from tailrace.sinks.queue.errors import Kind
+from tailrace.sinks.queue.redrive import Request, Requests
+from tailrace.storage import FileStore, Store
+from tests.log.faulty_store import Killed
+from tests.sinks.queue.servers import STREAM, WebhookQueue, open_queue, webhook
+from tests.spark.made_log import MadeLog, Table
+from tests.streams.by_hand import Run
+
+KEYS, ROUNDS = 6, 4
+
+STEPS = [
+    "batch.before_fix",
+    "batch.before_write",
+    "queue.after_send:2",
+    "queue.before_answer",
+    "queue.before_retry",
+    "letter.before_put",
+    "letter.after_put:2",
+    "progress.before_save",
+    "progress.after_save",
+    "batch.after_write",
+    "batch.after_finish",
+    "load.before_write",
+    "load.after_write",
+    "redrive.before_send",
+    "redrive.after_send",
+    "letter.before_delete",
+    "letter.after_delete",
+    "redrive.before_audit",
+]
+
+
+def history(store: Store) -> None:
+    """A table with an empty base, then changes of the same rows."""
+    log, table = MadeLog(store), Table()
+    log.insert(table, 0, KEYS)
+    for number in range(1, ROUNDS):
+        for key in range(KEYS):
+            log.commit(table, table.update(key, key, f"note {number}", number))
+
+
+def deliver(queue: WebhookQueue, store: Store) -> None:
+    """To the end of the log, in small batches and windows; then what operators ask for."""
+    sink = open_queue(queue, store, window_count=4)
+    try:
+        Run(store, sink, stream=STREAM, changes_max=8).to_end()
+        sink.serve_requests()
+    finally:
+        sink.close()
+
+
+def ask_redrive(store: Store) -> None:
+    Requests(store, STREAM).ask(Request("1", "redrive", (), "an operator"))
+
+
+def events(messages: list[dict[str, Any]]) -> dict[object, list[str]]:
+    """By key, in the order of their first arrival."""
+    found: dict[object, list[str]] = defaultdict(list)
+    for message in messages:
+        if message["op"] != "t":
+            row = message["after"] or message["before"]
+            found[row["id"]].append(message["source"]["event_id"])
+    return {key: list(dict.fromkeys(ids)) for key, ids in found.items()}
+
+
+def deliver_killed(queue: WebhookQueue, store: Store, step: str, patch: pytest.MonkeyPatch) -> None:
+    """A run that ends at the step."""
+
+    def kill(_: int) -> NoReturn:
+        raise Killed
+
+    name, _, count = step.partition(":")
+    with patch.context() as armed:
+        armed.setattr(failpoint, "_name", name)
+        armed.setattr(failpoint, "_left", int(count or 1))
+        armed.setattr(os, "_exit", kill)
+        with pytest.raises(Killed):
+            deliver(queue, store)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_f081_f099_stream_killed_at_any_step_loses_nothing_and_keeps_the_order(
+    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_sink, "REQUESTS_S", 3600.0)
+    store = FileStore(tmp_path / "log")
+    history(store)
+    with webhook() as queue:
+        queue.faults.fail(2, Kind.POISON)
+        queue.faults.fail(4, Kind.RETRIABLE, times=2)
+        if step.startswith(("redrive", "letter.before_delete", "letter.after_delete")):
+            deliver(queue, store)
+            queue.faults.clear()
+            ask_redrive(store)
+        deliver_killed(queue, store, step, monkeypatch)
+        queue.faults.clear()
+        deliver(queue, store)
+        if Requests(store, STREAM).audit("1") is None:
+            ask_redrive(store)
+            deliver(queue, store)
+        found = events(queue.received())
+    assert not DeadLetters(store, STREAM).names()
+    assert {key: len(ids) for key, ids in found.items()} == dict.fromkeys(range(KEYS), ROUNDS)
+    for ids in found.values():
+        assert ids == sorted(ids)
