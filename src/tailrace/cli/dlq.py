@@ -125,7 +125,8 @@ def _ask(
     if not chosen:
         typer.echo(f"stream {stream} has no dead letters")
         return
-    keys = [name.key for name in chosen]
+    # A redrive of all takes what comes meanwhile as well; a discard only what was seen.
+    keys = [name.key for name in chosen] if events or action == "discard" else []
     request = Request.new(action, keys, who=getpass.getuser(), now=time.time())
     requests = Requests(store, stream)
     requests.ask(request)

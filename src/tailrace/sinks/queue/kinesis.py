@@ -7,6 +7,7 @@ acknowledged, so the shard has them in order. A request is answered for each rec
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -33,6 +34,7 @@ LIMITS: Final = RequestLimits(
 )
 """Kinesis counts the partition key as well: 32 hex digits, or an event id."""
 
+_STREAM: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _HINT: Final = "see to the stream and to the rights; delivery then goes on by itself"
 
 
@@ -48,8 +50,14 @@ class KinesisOptions:
     @classmethod
     def parse(cls, options: Mapping[str, object]) -> KinesisOptions:
         """From the options of a sink; raises ConfigError."""
+        stream = text(options, "stream")
+        if not _STREAM.fullmatch(stream):
+            # Kinesis would refuse each request as invalid, as if its records were.
+            raise ConfigError(
+                f"stream {stream!r} is no name that Kinesis has", hint="a-z, A-Z, 0-9, _, . and -"
+            )
         return cls(
-            stream=text(options, "stream"),
+            stream=stream,
             region=text(options, "region") if "region" in options else None,
             endpoint_url=text(options, "endpoint_url") if "endpoint_url" in options else None,
             timeout_s=seconds(options, "timeout", 10.0),

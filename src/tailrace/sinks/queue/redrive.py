@@ -117,7 +117,8 @@ def carry_out(
 ) -> tuple[str, ...]:
     """Do what is asked for and record it; returns the places of the letters that are gone."""
     names, at = letters.names(), datetime.fromtimestamp(now, UTC).isoformat()
-    chosen = [name for name in names if not request.letters or name.key in request.letters]
+    meant = frozenset(request.letters)
+    chosen = [name for name in names if not meant or name.key in meant]
     if request.action == "discard":
         failpoint("discard.before_audit")
         audit = Audit(request, at, tuple(name.place for name in chosen), {})
