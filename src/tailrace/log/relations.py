@@ -150,6 +150,8 @@ def rows_by_table(frames: Frames) -> list[tuple[int, NDArray[np.intp]]]:
         rows = np.concatenate([rows, [place for _, place in truncates]])
         in_order = np.argsort(rows, kind="stable")
         oids, rows = oids[in_order], rows[in_order]
+    if len(oids) and (oids == oids[0]).all():
+        return [(int(oids[0]), rows)]
     # Stable, and quick on what comes in runs of one table.
     by_table = np.argsort(oids, kind="stable")
     oids, rows = oids[by_table], rows[by_table]
