@@ -1,14 +1,16 @@
-"""Runs capture as a process of its own: `python -m tests.capture.process JSON`."""
+"""Runs capture as a process of its own, forked from one that has loaded all it needs."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
+import os
 import signal
-import sys
 import threading
 from typing import Any
 
+from tailrace import failpoint
 from tailrace.capture import Daemon, Limits, Metrics, housekeeping
 from tailrace.capture.drains import leader as drain_leader
 from tailrace.capture.modes import CaptureMode, HybridSettings, TableRules
@@ -26,8 +28,13 @@ def _rules(value: dict[str, Any]) -> TableRules:
     return TableRules(**{**value, "mode": CaptureMode(value["mode"])})
 
 
-def main(argument: str) -> None:
-    """Capture until SIGTERM."""
+def main(argument: str, *, armed: str, output: str) -> None:
+    """Capture until SIGTERM, or until it comes to the failpoint that is armed."""
+    target = os.open(output, os.O_WRONLY | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(target, stream)
+    os.environ["TAILRACE_FAILPOINT"] = armed
+    importlib.reload(failpoint)
     told = json.loads(argument)
     logging.basicConfig(level=logging.INFO, format="%(process)d %(name)s %(message)s")
     # All that happens now and then happens often, so that it can be killed in the middle.
@@ -54,7 +61,3 @@ def main(argument: str) -> None:
         stop=stop,
     )
     daemon.run()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

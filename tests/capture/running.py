@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -198,6 +197,18 @@ def confirmed(connection: psycopg.Connection, slot: str = NAMES.slot) -> Lsn:
     return Lsn.parse(row[0])
 
 
+# A process that has loaded everything and forks; to start Python anew takes longer than most tests.
+_NURSERY = multiprocessing.get_context("forkserver")
+_NURSERY.set_forkserver_preload(["tests.capture.process"])
+
+
+def _capture(argument: str, failpoint: str, output: str) -> None:
+    # It needs this module itself.
+    from tests.capture.process import main
+
+    main(argument, armed=failpoint, output=output)
+
+
 class CaptureProcess:
     """A capture in a process of its own, which can be killed."""
 
@@ -222,37 +233,37 @@ class CaptureProcess:
                 "log_url": log_url,
             }
         )
-        with output.open("ab") as target:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.capture.process", argument],
-                cwd=ROOT,
-                env={**os.environ, "TAILRACE_FAILPOINT": failpoint},
-                stdout=target,
-                stderr=target,
-            )
+        output.touch()
+        self._process = _NURSERY.Process(
+            target=_capture, args=(argument, failpoint, str(output)), daemon=True
+        )
+        self._process.start()
 
     @property
     def pid(self) -> int:
         """For what the operating system tells."""
+        assert self._process.pid is not None
         return self._process.pid
 
     @property
     def is_running(self) -> bool:
         """Whether it is still there."""
-        return self._process.poll() is None
+        return self._process.is_alive()
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal."""
-        self._process.send_signal(number)
+        os.kill(self.pid, number)
 
     def wait(self) -> int:
         """Until it has ended; its status."""
-        return self._process.wait(PATIENCE_S)
+        self._process.join(PATIENCE_S)
+        assert self._process.exitcode is not None, f"capture goes on: {self.said()}"
+        return self._process.exitcode
 
     def kill(self) -> None:
         """As `kill -9`."""
         self._process.kill()
-        self._process.wait(PATIENCE_S)
+        self.wait()
 
     def terminate(self) -> int:
         """Ask it to end; its status."""

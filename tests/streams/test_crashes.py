@@ -14,8 +14,6 @@ from tests.spark.made_log import MadeLog, Table
 from tests.streams.killing import KILLED, Driver
 from tests.streams.running import PATIENCE_S, lake_rows
 
-ON_SPARK = [pytest.mark.server, pytest.mark.slow]
-
 
 class Life:
     """A table that changes, and how often it has."""
@@ -88,19 +86,12 @@ def test_f021_death_at_each_step_of_a_new_generation(
     assert lake_rows(tmp_path / "lake") == life.table.rows
 
 
-@pytest.mark.parametrize(
-    "failpoint",
-    [
-        pytest.param("batch.before_write:3", marks=ON_SPARK),
-        pytest.param("batch.after_write:3", marks=ON_SPARK),
-    ],
-)
-def test_f081_death_of_the_driver_in_a_batch(
-    log: MadeLog, life: Life, tmp_path: Path, failpoint: str
-) -> None:
+@pytest.mark.server
+@pytest.mark.slow
+def test_f081_death_of_the_driver_in_a_batch(log: MadeLog, life: Life, tmp_path: Path) -> None:
     driver = Driver(log, tmp_path)
     life.go_on(3)
-    assert driver.run(failpoint=failpoint) == KILLED, driver.output
+    assert driver.run(failpoint="batch.after_write:3") == KILLED, driver.output
     life.go_on(2)
     driver.finish()
     driver.check(life.table, life.change_count)
@@ -110,8 +101,8 @@ def test_f081_death_of_the_driver_in_a_batch(
 @pytest.mark.slow
 def test_f081_kill_at_random_moments_under_load(log: MadeLog, life: Life, tmp_path: Path) -> None:
     random, driver = Random(), Driver(log, tmp_path)
-    for _ in range(3):
-        life.go_on(10)
+    for _ in range(2):
+        life.go_on(5)
         goal = random.randrange(driver.position, log.end.commit_lsn)
         _kill_past(driver, goal)
     life.go_on(1)
