@@ -25,8 +25,8 @@ test: setup ## Run every test
 	@$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 	@$(BIN)/python -m pytest -m spark --numprocesses 2 --dist worksteal
 
-unit: setup ## Run the tests that need no server
-	@$(BIN)/python -m pytest -m "not server"
+unit: setup ## Run the quick tests that need no server
+	@$(BIN)/python -m pytest --numprocesses 2 -m "not server and not slow" --hypothesis-profile quick
 
 soak: setup ## Writers against everything, with kills and hand-overs: make soak SECONDS=3600
 	@HUGE_ROWS=5000000 PATIENCE_S=900 $(BIN)/python -m pytest -q -o timeout=1800 \

@@ -23,6 +23,7 @@ from tests.server import FAST_SETTINGS, Database, Server, ServerFactory, Servers
 
 # Time never decides a test: the machine may be busy with others.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("untimed"), max_examples=20)
 settings.load_profile("untimed")
 
 _SERVER_FIXTURES = {

@@ -14,6 +14,7 @@ from bench.child import Child, ProgramFailed
 from bench.options import ROOT
 
 
+@pytest.mark.slow
 def test_program_that_fails_is_told_with_its_last_words(tmp_path: Path) -> None:
     task = {"log": "nonsense:", "changes_max": 1, "call_changes": 0, "decoder": "ours"}
     with (

@@ -55,6 +55,7 @@ def check(seed: int) -> None:
     assert rows_in_log(simulation) == simulation.expected()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_f081_f088_f090_the_log_is_what_was_committed_whatever_fails(group: int) -> None:
     failed = {}

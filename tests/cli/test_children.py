@@ -23,6 +23,7 @@ def await_end(children: Children) -> Child:
     return children.ended
 
 
+@pytest.mark.slow
 def test_the_reason_of_a_failure_is_the_last_word(project: Project) -> None:
     project.configure("postgresql://ann@127.0.0.1:1/shop")
     log = project.directory / "capture.log"

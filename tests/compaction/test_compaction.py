@@ -358,6 +358,7 @@ def _live(log: MadeLog, table: Table, random: Random) -> None:
     log.commit(table, *frames)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.integers(20, 400))
 def test_any_life_folds_to_the_table(seed: int, step_bytes: int) -> None:
@@ -395,6 +396,7 @@ POINTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
 def test_f081_kill_at_each_step_of_a_compaction(tmp_path: Path, point: str) -> None:
     log, table = MadeLog(open_store(tmp_path.as_uri()), has_bases=False), _filled()

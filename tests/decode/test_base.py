@@ -62,6 +62,7 @@ def _tables(draw: Draw) -> tuple[Relation, list[list[wire.Cell]]]:
     return relation, [[None if cell is wire.UNSENT else cell for cell in row] for row in rows]
 
 
+@pytest.mark.slow
 @UNTIMED
 @given(
     _tables(),

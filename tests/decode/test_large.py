@@ -33,6 +33,7 @@ def pool() -> Iterator[pa.MemoryPool]:
     pa.set_memory_pool(usual)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [PgType.BYTEA, PgType.TEXT])
 def test_f046_large_value_takes_memory_in_proportion_to_its_size(
     kind: PgType, pool: pa.MemoryPool

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -93,6 +94,7 @@ def _check(store: FileStore, source: Source) -> None:
     assert list(verify(store))[-1].problems == []
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.integers(0, 1 << 32), LIVES)
 def test_f090_nothing_acknowledged_is_ever_lost(

@@ -277,6 +277,7 @@ def test_a_strange_object_in_the_log_is_refused(store: Store) -> None:
         list(Reader(store).walk(ORIGIN))
 
 
+@pytest.mark.slow
 def test_readers_beside_a_writer_a_merger_and_retention(store: Store) -> None:
     """In threads of their own: what each reader has collected is the log, each change once."""
     to, wal = begin_writer(store), Wal()

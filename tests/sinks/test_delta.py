@@ -237,6 +237,7 @@ def test_text_keys_match_whatever_the_statistics_keep_of_them(
     assert lake.rows(source.relation) == source.expected()
 
 
+@pytest.mark.slow
 def test_merges_of_scattered_keys_leave_many_files(tmp_path: Path) -> None:
     lake = DeltaHarness(str(tmp_path), None)
     source = Source()
@@ -374,6 +375,7 @@ def test_table_with_column_mapping_is_refused(tmp_path: Path) -> None:
     lake.close()
 
 
+@pytest.mark.slow
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

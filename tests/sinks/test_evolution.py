@@ -55,6 +55,7 @@ WIDENINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", WIDENINGS)
 def test_f058_wider_type_is_taken_over(form: Harness, case: str) -> None:
     old, new, small, large = WIDENINGS[case]

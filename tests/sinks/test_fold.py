@@ -267,6 +267,7 @@ def act(source: Source, action: tuple[Any, ...]) -> None:
             source.truncate()
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     batches=st.lists(st.lists(ACTIONS, max_size=12), max_size=5),

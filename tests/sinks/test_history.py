@@ -214,6 +214,7 @@ def test_column_named_like_one_of_ours_is_refused(tmp_path: Path, name: str) -> 
     lake.close()
 
 
+@pytest.mark.slow
 @settings(
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -246,6 +247,7 @@ def test_any_split_into_batches_and_loads_gives_the_same_versions(
     lake.close()
 
 
+@pytest.mark.slow
 @settings(
     max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -283,6 +285,7 @@ def test_load_that_comes_any_number_of_batches_late_gives_the_same_versions(
     lake.close()
 
 
+@pytest.mark.slow
 @settings(
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

@@ -31,6 +31,7 @@ STEPS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "at"), STEPS)
 def test_f081_story_of_a_killed_writer_ends_in_the_same_rows(
     tmp_path: Path, mode: str, at: str

@@ -28,6 +28,7 @@ from tests.sinks.source import Source, batch_of, relation
 DAY_S = 86_400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [Mode.UPSERT, Mode.HISTORY])
 def test_small_files_are_merged_and_rows_stay(tmp_path: Path, mode: Mode) -> None:
     lake = DeltaHarness(str(tmp_path), None, DeltaOptions(mode=mode, compact_after=10))

@@ -44,6 +44,7 @@ STEPS = ["before_fix", "before_write", "after_write", "after_finish"]
 POINTS = [*(f"batch.{step}" for step in STEPS), "delta.before_commit", "delta.after_commit"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
 def test_f081_death_at_each_step_of_a_batch(
     log: MadeLog, life: Life, tmp_path: Path, point: str
@@ -59,6 +60,7 @@ def test_f081_death_at_each_step_of_a_batch(
 LOAD_POINTS = [f"load.{step}" for step in STEPS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", LOAD_POINTS)
 def test_f021_death_at_each_step_of_a_load(
     log: MadeLog, life: Life, tmp_path: Path, point: str
@@ -72,6 +74,7 @@ def test_f021_death_at_each_step_of_a_load(
     driver.check(life.table, life.change_count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", LOAD_POINTS)
 def test_f021_death_at_each_step_of_a_new_generation(
     log: MadeLog, life: Life, tmp_path: Path, point: str

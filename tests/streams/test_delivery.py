@@ -48,6 +48,7 @@ def _check(sink: WatchedSink, tables: tuple[Table, ...]) -> None:
             assert rows_of(sink, table.relation.qualified) == table.rows
 
 
+@pytest.mark.slow
 def test_kill_before_any_effect_on_the_record_loses_and_doubles_nothing() -> None:
     for effect in count():
         log, sink = MadeLog(MemoryStore()), WatchedSink()

@@ -265,6 +265,7 @@ class _Life:
         assert rows_of(sink, "public.items") == self.items.rows
 
 
+@pytest.mark.slow
 def test_f021_kill_before_any_effect_on_the_record_loses_and_doubles_nothing() -> None:
     for effect in count():
         life, sink = _Life(), WatchedSink()
@@ -282,6 +283,7 @@ def test_f021_kill_before_any_effect_on_the_record_loses_and_doubles_nothing() -
     assert effect > 8, "the record was hardly touched"
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=20)
 @given(st.lists(st.integers(0, 12), min_size=9, max_size=9))
 def test_f024_any_row_of_deaths_and_bases_ends_with_what_the_source_has(deaths: list[int]) -> None:

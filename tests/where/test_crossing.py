@@ -172,6 +172,7 @@ def _texts(row: Row) -> list[wire.Cell]:
     return [None if value is None else str(value) for value in row]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.booleans())
 def test_filtered_stream_equals_the_filtered_table(
