@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.planted import MUTANTS, Mutant
+from tests.planted_sinks import SINK_MUTANTS
 
 ROOT: Final = Path(__file__).parents[1]
 COPIED: Final = ("src", "tests", "pyproject.toml")
@@ -112,7 +113,8 @@ def say(text: str) -> None:
 
 def main(names: Sequence[str]) -> int:
     """Judge all mutants, or those whose name holds one of the words given."""
-    chosen = [m for m in MUTANTS if not names or any(name in m.name for name in names)]
+    every = (*MUTANTS, *SINK_MUTANTS)
+    chosen = [m for m in every if not names or any(name in m.name for name in names)]
     tests = sorted({test for mutant in chosen for test in mutant.tests})
     caught = 0
     with tempfile.TemporaryDirectory(prefix="tailrace-sound-") as directory:

@@ -16,6 +16,7 @@ from bench import (
     growth,
     latency,
     pipeline,
+    sinks,
     trigger_overhead,
     upsert,
     verify,
@@ -42,7 +43,7 @@ def workbench(postgres: Server, tmp_path: Path) -> Workbench:
     "run",
     [
         *(base.run, capture.run, latency.run, decode.run, drain.run, growth.run, upsert.run),
-        *(verify.run, trigger_overhead.run),
+        *(verify.run, trigger_overhead.run, sinks.run),
     ],
 )
 def test_benchmark_measures_every_line(

@@ -93,3 +93,24 @@ def test_f061_a_where_on_what_old_rows_do_not_come_with_is_told(
     fix = 'ALTER TABLE "public"."orders" REPLICA IDENTITY FULL;'
     assert findings(ended) == {"stream paid": ("warning", fix)}
     assert ended.code == 0
+
+
+def test_sinks_are_tried_and_a_table_of_the_source_is_no_target(
+    project: Project, database: Database
+) -> None:
+    (project.directory / "taken").touch()
+    with database.connect() as admin:
+        admin.execute("CREATE TABLE good (id int PRIMARY KEY)")
+    sinks = {
+        "same": {"type": "postgres", "dsn": database.dsn},
+        "beside": {"type": "postgres", "dsn": database.dsn, "schema": "copy"},
+        "nowhere": {"type": "postgres", "dsn": "host=127.0.0.1 port=1 password=hush"},
+        "files": {"type": "parquet", "path": "./taken"},
+    }
+    streams = {name: {"sink": sink} for name, sink in sinks.items()}
+    project.configure(database.dsn, more=f"streams: {json.dumps(streams)}")
+    ended = project.run("check", "--json")
+    assert ended.code == 1 and "hush" not in ended.out
+    blocked = {subject for subject, (severity, _) in findings(ended).items()}
+    assert blocked == {"stream same", "stream nowhere", "stream files"}
+    assert findings(ended)["stream same"][1].startswith('DROP TABLE "public"."good"')

@@ -198,9 +198,24 @@ MISTAKES = {
         'streams.a.sink.vacuum_after "1h" is too short',
         "write 1d or more",
     ),
+    "misspelt key of a postgres sink": (
+        "streams: {a: {sink: {type: postgres, dsn: host=x, shcema: copy}}}",
+        "unknown key streams.a.sink.shcema",
+        'did you mean "schema"?',
+    ),
+    "postgres sink without a dsn": (
+        "streams: {a: {sink: {type: postgres}}}",
+        "streams.a.sink.dsn must be given",
+        "TARGET_URL",
+    ),
+    "partition of a parquet sink": (
+        "streams: {a: {sink: {type: parquet, partition_by: hour}}}",
+        'streams.a.sink.partition_by "hour" must be',
+        "",
+    ),
     "sink of a later version": (
         "streams: {a: {sink: {type: pigeon}}}",
-        'streams.a.sink.type "pigeon" must be one of delta, webhook, kinesis, console, memory',
+        'streams.a.sink.type "pigeon" must be one of delta, postgres, parquet, webhook',
         "",
     ),
     "unknown mode": (

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from deltalake import DeltaTable
 
-from tailrace.sinks.delta.place import escape
+from tailrace.sinks.place import escape
 from tests.capture.oracle import Values
 from tests.oracle.tables import SCHEMA, Table
 

@@ -5,6 +5,7 @@ over.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -15,7 +16,8 @@ from pyspark.sql import SparkSession
 from tailrace.sinks.delta import DeltaOptions, Mode
 from tailrace.sinks.delta.spark import SESSION_SETTINGS, delta_is_available
 from tailrace.spark.session import spark_session
-from tests.sinks.harness import QUIET, DeltaHarness, Harness, MemoryHarness
+from tests.server import Server
+from tests.sinks.harness import QUIET, DeltaHarness, Harness, MemoryHarness, PostgresHarness
 
 # 4.4.1 is out as well, but 4.4.0 is what these tests have been run with: the Maven repository in
 # reach had no later one for this Spark.
@@ -49,7 +51,8 @@ def delta_session() -> SparkSession:
     return session
 
 
-FORMS: Final = ["memory", "deltalake", "deltalake history", "deltalake soft"]
+POSTGRES: Final = pytest.param("postgres", marks=pytest.mark.server)
+FORMS: Final = ["memory", "deltalake", "deltalake history", "deltalake soft", POSTGRES]
 
 
 @pytest.fixture(params=[*FORMS, pytest.param("delta-spark", marks=SPARK)])
@@ -64,7 +67,7 @@ def form(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
     yield from _harness(request, tmp_path)
 
 
-@pytest.fixture(params=["memory", "deltalake"])
+@pytest.fixture(params=["memory", "deltalake", POSTGRES])
 def replacing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
     """Sinks that keep no older rows, so that a load may bring any shape."""
     yield from _harness(request, tmp_path)
@@ -96,6 +99,11 @@ def _harness(
     engine, _, form = str(request.param).partition(" ")
     if engine == "memory":
         yield MemoryHarness()
+        return
+    if engine == "postgres":
+        server: Server = request.getfixturevalue("postgres")
+        with server.database() as database, closing(PostgresHarness(database)) as copy:
+            yield copy
         return
     session = request.getfixturevalue("delta_session") if engine == "delta-spark" else None
     options = {"history": HISTORY, "soft": SOFT_DELETE}.get(form, options)

@@ -5,22 +5,27 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from datetime import timedelta
+from decimal import Decimal
 from threading import Barrier
 from typing import Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
+from psycopg import sql
 from pyspark.sql import SparkSession
 
 from tailrace.model import Relation
-from tailrace.sinks import Sink
+from tailrace.sinks import Batch, Sink
+from tailrace.sinks.columns import Mode
 from tailrace.sinks.delta import DeltaOptions, DeltaSink, EmbeddedEngine, Engine, table_uri
 from tailrace.sinks.delta.commit import Commit
 from tailrace.sinks.delta.merge import Merge
 from tailrace.sinks.delta.spark import SparkEngine
 from tailrace.sinks.delta.target import Target
 from tailrace.sinks.memory import MemorySink
+from tailrace.sinks.postgres import PostgresOptions, PostgresSink
+from tests.server import Database
 
 QUIET: Final = DeltaOptions(compact_after=0)
 """Nothing happens to the tables but what the test does."""
@@ -34,6 +39,11 @@ class Harness(Protocol):
 
     def rows(self, relation: Relation) -> list[tuple[object, ...]]:
         """The target's present rows, with the relation's columns and `_text`, sorted."""
+        ...
+
+    @property
+    def locks(self) -> bool:
+        """Whether a second writer waits before it takes a row of a load."""
         ...
 
     def drop(self, relation: Relation) -> None:
@@ -52,6 +62,8 @@ def sorted_rows(table: pa.Table, relation: Relation) -> list[tuple[object, ...]]
 
 class MemoryHarness:
     """Rivals share the one sink: its lock is what keeps them apart."""
+
+    locks = False
 
     def __init__(self) -> None:
         self._sink = MemorySink()
@@ -72,6 +84,8 @@ class MemoryHarness:
 
 class DeltaHarness:
     """A lake on local files."""
+
+    locks = False
 
     def __init__(
         self,
@@ -120,6 +134,69 @@ class DeltaHarness:
     def close(self) -> None:
         for sink in self._sinks:
             sink.close()
+
+
+class PostgresHarness:
+    """Tables of a database of the shared server, whose values are all in their own columns."""
+
+    locks = True
+
+    def __init__(self, database: Database, mode: Mode = Mode.UPSERT) -> None:
+        self.database = database
+        self.options = PostgresOptions(database.dsn, mode=mode)
+        self._sinks: list[PostgresSink] = []
+        self._sink = self.open()
+
+    @property
+    def sink(self) -> Sink:
+        return self._sink
+
+    def open(self) -> PostgresSink:
+        self._sinks.append(PostgresSink(self.options))
+        return self._sinks[-1]
+
+    def rows(self, relation: Relation) -> list[tuple[object, ...]]:
+        names = sql.SQL(", ").join(map(sql.Identifier, relation.column_names))
+        place = sql.Identifier(*self.options.place(relation))
+        with self.database.connect() as conn:
+            found = conn.execute(sql.SQL("SELECT {} FROM {}").format(names, place)).fetchall()
+        return sorted((_as_others(relation, row) for row in found), key=repr)
+
+    def drop(self, relation: Relation) -> None:
+        place = sql.Identifier(*self.options.place(relation))
+        with self.database.connect() as conn:
+            conn.execute(sql.SQL("DROP TABLE {}").format(place))
+
+    def rivals(self, barrier: Barrier) -> list[Sink]:
+        return [Together(self.open(), barrier) for _ in range(2)]
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            sink.close()
+
+
+def _as_others(relation: Relation, row: Sequence[object]) -> tuple[object, ...]:
+    """The row as a target has it whose columns cannot hold NaN."""
+    is_nan = [isinstance(value, Decimal) and value.is_nan() for value in row]
+    pairs = list(zip(relation.column_names, row, is_nan, strict=True))
+    texts = [(name, "NaN") for name, _, nan in pairs if nan] or None
+    return (*(None if nan else value for _, value, nan in pairs), texts)
+
+
+class Together:
+    """A sink whose batches begin at the same moment as its rival's: its lock keeps them apart."""
+
+    def __init__(self, sink: Sink, barrier: Barrier) -> None:
+        self._sink = sink
+        self._barrier = barrier
+        self.prepare = sink.prepare
+        self.load = sink.load
+        self.committed = sink.committed
+        self.close = sink.close
+
+    def write(self, batch: Batch) -> None:
+        self._barrier.wait()
+        self._sink.write(batch)
 
 
 class _Waiting:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.sinks.delta import table_uri
-from tailrace.sinks.delta.place import escape, unescape
+from tailrace.sinks.place import escape, unescape
 from tests.sinks.source import relation
 
 NAMES = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1, max_size=63)

@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
 from tailrace.errors import ConfigError
@@ -14,6 +15,8 @@ from tailrace.sinks import open_sink
 from tailrace.sinks.console import ConsoleSink
 from tailrace.sinks.delta import DeltaSink, table_uri
 from tailrace.sinks.memory import MemorySink
+from tailrace.sinks.parquet import ParquetSink
+from tailrace.sinks.postgres import PostgresSink
 from tests.sinks.source import Source, batch_of, relation
 
 
@@ -25,6 +28,12 @@ def test_types_open_their_sinks(tmp_path: Path) -> None:
     lake.prepare(relation(key=()))
     assert Path(table_uri(str(tmp_path), relation()), "_delta_log").is_dir()
     lake.close()
+    files = open_sink({"type": "parquet", "path": str(tmp_path), "partition_by": "none"})
+    assert isinstance(files, ParquetSink)
+    files.close()
+    copy = open_sink({"type": "postgres", "dsn": SecretStr("host=x password=hush")})
+    assert isinstance(copy, PostgresSink)
+    copy.close()
 
 
 @pytest.mark.parametrize(
@@ -32,6 +41,12 @@ def test_types_open_their_sinks(tmp_path: Path) -> None:
     [
         ({}, "unknown sink type"),
         ({"type": "kafak"}, "unknown sink type 'kafak'"),
+        ({"type": "postgres"}, "needs a dsn"),
+        ({"type": "postgres", "dsn": "host=x", "mode": "history"}, "unknown postgres mode"),
+        ({"type": "postgres", "dsn": "host=x", "schema": ""}, "must be a name"),
+        ({"type": "postgres", "dsn": "no dsn"}, "dsn of a postgres sink is not"),
+        ({"type": "parquet"}, "needs a path"),
+        ({"type": "parquet", "path": "/x", "partition_by": "id"}, "not partitioned by 'id'"),
         ({"type": "delta"}, "needs a path"),
         ({"type": "delta", "path": "/x", "mode": "merge"}, "unknown delta mode"),
         ({"type": "delta", "path": "/x", "engine": "rust"}, "unknown delta engine"),

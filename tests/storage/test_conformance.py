@@ -184,7 +184,7 @@ def test_sync_leaves_everything_as_it_is(store: Store) -> None:
 
 
 ODD_PATHS = ["", "/a", "a/", "a//b", "..", "../a", "a/../b", "a/./b", ".hidden", "~tmp/a"]
-ODD_CHARACTERS = ["a b", "é", "a\n", "a\0b", "a\\b", "a?b", "x" * 256]
+ODD_CHARACTERS = ["a b", "=a", "é", "a\n", "a\0b", "a\\b", "a?b", "x" * 256]
 
 
 @pytest.mark.parametrize("key", ODD_PATHS + ODD_CHARACTERS)

@@ -1,7 +1,10 @@
-"""From a real Postgres to a lake: capture and pipeline beside writers that do what is hard."""
+"""From a real Postgres to a lake, to another database and to change files: capture and pipeline
+beside writers that do what is hard.
+"""
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from random import Random
@@ -11,13 +14,15 @@ from psycopg import sql
 from pyspark.sql import SparkSession
 
 from tailrace.log import Reader
-from tailrace.log.bases import newest_positions
-from tailrace.model import Offset
-from tailrace.storage import FileStore
+from tailrace.log.bases import newest_bases, newest_positions
+from tailrace.model import Offset, Relation
+from tailrace.sinks import open_sink
+from tailrace.storage import FileStore, Store
 from tests.capture.running import Running, settings, wait_caught_up
-from tests.server import Database
+from tests.server import Database, Server
+from tests.sinks.change_harness import Change, folded, in_order
 from tests.spark.made_log import Row
-from tests.streams.running import RunningPipeline, lake_rows, lake_stream
+from tests.streams.running import RunningPipeline, lake_rows, lake_stream, stream
 
 ROUNDS = 60
 WRITERS = 3
@@ -64,24 +69,56 @@ def _rows(connection: psycopg.Connection, table: str) -> list[Row]:
     return sorted(rows, key=lambda row: repr(row[0]))
 
 
-def test_lake_ends_equal_to_the_source(
-    spark: SparkSession, database: Database, tmp_path: Path
+def _changes(spark: SparkSession, table: Path) -> list[Change]:
+    """What plain Spark reads of change files, by their index."""
+    entries = [json.loads(each.read_text()) for each in sorted(table.glob("_index/*.json"))]
+    files = [str(table / file["path"]) for entry in entries for file in entry["files"]]
+    newest = spark.read.parquet(files[-1]).schema
+    reader = spark.read.schema(newest).option("basePath", str(table / "data"))
+    return in_order([reader.parquet(*files).drop("_text", "at").toArrow().to_pylist()])
+
+
+def _texts(rows: list[Row], relation: Relation) -> list[tuple[object, ...]]:
+    """The columns that the base has, but for the time, as texts."""
+    names = relation.column_names
+    return sorted(
+        (
+            tuple(str(None if name == "at" else row[at]) for at, name in enumerate(names))
+            for row in rows
+        ),
+        key=repr,
+    )
+
+
+def _relation(store: Store, name: str) -> Relation:
+    """The table as its base has it."""
+    bases = newest_bases(store).values()
+    return next(base.relation for base in bases if base.relation.name == name)
+
+
+def test_sinks_end_equal_to_the_source(
+    spark: SparkSession, postgres: Server, database: Database, tmp_path: Path
 ) -> None:
     store = FileStore(tmp_path / "log")
-    with database.connect() as connection:
+    with database.connect() as connection, postgres.database() as target:
         connection.execute("SET timezone = 'UTC'")
         connection.execute(
             "CREATE TABLE things (id bigint PRIMARY KEY, note text, amount numeric(12,2),"
             " at timestamptz, tag uuid, document text)"
         )
         connection.execute("CREATE TABLE pairs (a int, b text, PRIMARY KEY (b, a))")
-        lake = lake_stream("lake", tmp_path / "lake")
+        streams = [
+            lake_stream("lake", tmp_path / "lake"),
+            stream("copy", open_sink({"type": "postgres", "dsn": target.dsn})),
+            stream("files", open_sink({"type": "parquet", "path": str(tmp_path / "changes")})),
+        ]
         with (
             Running(settings(database.dsn), store) as capture,
-            RunningPipeline(spark, store, tmp_path, lake) as at_work,
+            RunningPipeline(spark, store, tmp_path, *streams) as at_work,
         ):
             capture.wait_until(lambda: len(newest_positions(store)) == 2)
-            at_work.wait_for_tables("lake", "public.things", "public.pairs")
+            for each in streams:
+                at_work.wait_for_tables(each.name, "public.things", "public.pairs")
             writers = [
                 threading.Thread(target=_write, args=(database, number))
                 for number in range(WRITERS)
@@ -97,9 +134,18 @@ def test_lake_ends_equal_to_the_source(
                 writer.join()
             connection.execute("UPDATE things SET added = 1 WHERE id % 2 = 0")
             wait_caught_up(capture, connection)
-            at_work.wait_for(Offset.whole(Reader(store).tip().segment_end), "lake")
+            end = Offset.whole(Reader(store).tip().segment_end)
+            at_work.wait_for(end, *(each.name for each in streams))
         assert at_work.error is None
         things = _rows(connection, "things")
         assert len(things) > 100
         assert lake_rows(tmp_path / "lake", "public/things") == things
         assert lake_rows(tmp_path / "lake", "public/pairs") == _rows(connection, "pairs")
+        with target.connect() as copy:
+            copy.execute("SET timezone = 'UTC'")
+            for table in ("things", "pairs"):
+                assert _rows(copy, table) == _rows(connection, table)
+        for table in ("things", "pairs"):
+            relation = _relation(store, table)
+            changes = _changes(spark, tmp_path / "changes/public" / table)
+            assert folded(changes, relation) == _texts(_rows(connection, table), relation)

@@ -27,6 +27,7 @@ def check(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose =
     from rich.console import Console
 
     from tailrace.capture.modes import CaptureMode
+    from tailrace.cli.check_sinks import sink_findings
     from tailrace.cli.check_streams import stream_findings
     from tailrace.cli.config import load
     from tailrace.cli.json_text import json_text
@@ -47,6 +48,7 @@ def check(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose =
             is_wal_optional=hybrid.may_use_triggers,
         )
         findings += stream_findings(conn, settings)
+        findings += sink_findings(conn, settings)
     if as_json:
         typer.echo(json_text(findings, indent=2))
     else:

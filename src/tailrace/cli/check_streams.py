@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from tailrace.cli.config import Config, DeltaSink, Stream
+from tailrace.cli.config import Config, DeltaSink, PostgresSink, Stream
 from tailrace.cli.wiring import selection
 from tailrace.model import ReplicaIdentity
 from tailrace.postgres.catalog import TableInfo, tables_matching
@@ -33,7 +33,7 @@ def stream_findings(conn: Connection, settings: Config) -> Iterator[Finding]:
 def _without_key(name: str, stream: Stream, keyless: Iterable[TableInfo]) -> Iterator[Finding]:
     """A stream that keeps rows as they are needs their updates and deletes."""
     taken = ", ".join(table.qualified for table in keyless)
-    if taken and isinstance(stream.sink, DeltaSink) and stream.sink.mode != "append":
+    if taken and isinstance(stream.sink, DeltaSink | PostgresSink) and stream.sink.mode != "append":
         yield blocker(
             f"stream {name}",
             f"mode {stream.sink.mode} needs a key, and only inserts are captured of {taken}",

@@ -41,12 +41,14 @@ from tailrace.cli.values import (
     Master,
     OptionalTablePatterns,
     PathOrUrl,
+    SchemaName,
     Setting,
     Size,
     SourceName,
     StreamName,
     TablePatterns,
     TablePatternText,
+    TargetDsn,
     Url,
     Where,
     below_deadlock_timeout,
@@ -71,9 +73,9 @@ class Section(BaseModel):
             return {}
         if not isinstance(value, dict):
             raise PydanticCustomError("dict_type", "must be a mapping")
+        known = [field.alias or name for name, field in cls.model_fields.items()]
         for key in value:
-            if key not in cls.model_fields:
-                known = list(cls.model_fields)
+            if key not in known:
                 nearest = get_close_matches(key, known, n=1)
                 facts = {"key": key, "nearest": nearest, "known": known}
                 raise PydanticCustomError("unknown_key", "unknown key", facts)
@@ -171,6 +173,23 @@ class DeltaSink(Section):
         return self
 
 
+class PostgresSink(Section):
+    """Tables of another Postgres database."""
+
+    type: Literal["postgres"]
+    dsn: TargetDsn
+    schema_: SchemaName | None = Field(default=None, alias="schema")
+    mode: Literal["upsert", "append"] = "upsert"
+
+
+class ParquetSink(Section):
+    """Change files at `<path>/<schema>/<table>`."""
+
+    type: Literal["parquet"]
+    path: PathOrUrl = "./changes"
+    partition_by: Literal["commit_date", "none"] = "commit_date"
+
+
 class QueueSink(Section):
     """What every queue has."""
 
@@ -227,6 +246,8 @@ def _sink_type(value: object) -> str | None:
 
 Sink = Annotated[
     Annotated[DeltaSink, Tag("delta")]
+    | Annotated[PostgresSink, Tag("postgres")]
+    | Annotated[ParquetSink, Tag("parquet")]
     | Annotated[WebhookSink, Tag("webhook")]
     | Annotated[KinesisSink, Tag("kinesis")]
     | Annotated[ConsoleSink, Tag("console")]
@@ -300,7 +321,7 @@ def _url_at(url: str, root: Path) -> str:
 
 
 def _stream_at(stream: Stream, root: Path) -> Stream:
-    if not isinstance(stream.sink, DeltaSink) or _URL.match(stream.sink.path):
+    if not isinstance(stream.sink, DeltaSink | ParquetSink) or _URL.match(stream.sink.path):
         return stream
     path = Path(stream.sink.path.removeprefix("file:")).expanduser()
     sink = stream.sink.model_copy(update={"path": os.path.normpath(root / path)})

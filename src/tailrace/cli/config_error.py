@@ -17,6 +17,7 @@ from tailrace.errors import ConfigError
 _SECRET: Final = frozenset({"dsn", "settings"})
 
 _WANTED: Final = {
+    "missing": "must be given",
     "string_type": "must be text",
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
@@ -27,6 +28,7 @@ _WANTED: Final = {
     "time_delta_type": "must be a duration, such as 30s",
 }
 _EXAMPLE: Final = {
+    "dsn": 'dsn: "${TARGET_URL}"',
     "tables": 'tables: ["public.*"]',
     "sink": "sink: {type: delta, path: ./lake}",
     "source": "source: {name: main}",
@@ -95,7 +97,7 @@ def _reason(fault: ErrorDetails) -> str:
     if kind == "literal_error":
         return f"must be {facts['expected']}"
     if kind.startswith("union_tag"):
-        return "must be one of delta, webhook, kinesis, console, memory"
+        return "must be one of delta, postgres, parquet, webhook, kinesis, console, memory"
     if kind == "greater_than_equal":
         return f"must be at least {facts['ge']}"
     if kind == "less_than_equal":

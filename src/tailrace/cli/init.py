@@ -56,7 +56,7 @@ streams:                          # each one delivers some tables to one sink
     tables: ["public.*"]
     # where: status = 'paid'      # only these rows; columns compared with literals
     # columns: [id, status]       # only these columns, the key among them
-    sink:                         # type: delta | webhook | kinesis | console | memory
+    sink:                         # delta, postgres, parquet, webhook, kinesis, console, memory
       type: delta                 # one Delta table per source table: <path>/<schema>/<table>
       path: ./lake
       mode: upsert                # rows as they are; append: every change; history: every version

@@ -136,7 +136,7 @@ def _stream(name: str, section: StreamSection, spark: SparkSession, store: Store
     from tailrace.spark.selection import Selection
     from tailrace.streams import Stream
 
-    options = section.sink.model_dump()
+    options = section.sink.model_dump(by_alias=True)
     return Stream(
         name=name,
         tables=section.tables,

@@ -101,13 +101,25 @@ def _stream_name(value: str) -> str:
 
 
 def _dsn(value: SecretStr) -> SecretStr:
+    if not value.get_secret_value().strip():
+        raise ValueError("is empty: leave the key out to use the embedded Postgres")
+    return _target_dsn(value)
+
+
+def _target_dsn(value: SecretStr) -> SecretStr:
     text = value.get_secret_value()
     if not text.strip():
-        raise ValueError("is empty: leave the key out to use the embedded Postgres")
+        raise ValueError('is empty: write dsn: "${TARGET_URL}" and set that in the environment')
     try:
         conninfo(text)
     except ConfigError as error:
         raise ValueError(f"is not a connection string: write {error.hint}") from None
+    return value
+
+
+def _schema_name(value: str) -> str:
+    if not value or len(value.encode()) > 63:
+        raise ValueError("is not a schema's name: it has from 1 to 63 bytes")
     return value
 
 
@@ -147,5 +159,7 @@ Where = Annotated[str, AfterValidator(_where)]
 SourceName = Annotated[str, AfterValidator(_source_name)]
 StreamName = Annotated[str, AfterValidator(_stream_name)]
 Dsn = Annotated[SecretStr, AfterValidator(_dsn)]
+TargetDsn = Annotated[SecretStr, AfterValidator(_target_dsn)]
+SchemaName = Annotated[str, AfterValidator(_schema_name)]
 Master = Annotated[str | None, BeforeValidator(_master)]
 Setting = Annotated[str, BeforeValidator(_setting)]

@@ -56,7 +56,7 @@ def _widened(field: ArrowField, wanted: pa.Schema, relation: Relation) -> ArrowF
     new = wanted.field(field.name).type
     kind = widest(field.type, new)
     if kind is None:
-        raise _refuse(relation, f"column {field.name} was {field.type} and is now {new}")
+        raise refuse_shape(relation, f"column {field.name} was {field.type} and is now {new}")
     return field.with_type(kind)
 
 
@@ -65,21 +65,23 @@ def _require_key(held: pa.Schema, relation: Relation) -> None:
     # In any order: a Relation frame alone says only which columns are the key's.
     if old and {*old} != {*relation.key}:
         now = ", ".join(relation.key) or "none"
-        raise _refuse(relation, f"its key was {', '.join(old)} and is now {now}")
+        raise refuse_shape(relation, f"its key was {', '.join(old)} and is now {now}")
 
 
 def _require_no_rename(held: pa.Schema, wanted: pa.Schema, relation: Relation) -> None:
     old, new = (_source_columns(schema) for schema in (held, wanted))
     both = [name for name in new if name in old]
     if both != [name for name in old if name in new]:
-        raise _refuse(relation, "its columns come in another order: one was dropped and made again")
+        raise refuse_shape(
+            relation, "its columns come in another order: one was dropped and made again"
+        )
     again = next((name for name in both if mark_of(held.field(name), DROPPED_MARK)), None)
     if again is not None:
-        raise _refuse(relation, f"column {again} was dropped and made again")
+        raise refuse_shape(relation, f"column {again} was dropped and made again")
     added = _behind(both, new)
     early = next((name for name in new if name not in [*old, *added]), None)
     if early is not None:
-        raise _refuse(relation, f"column {early} stands where another one was: a rename")
+        raise refuse_shape(relation, f"column {early} stands where another one was: a rename")
 
 
 def _source_columns(schema: pa.Schema) -> list[str]:
@@ -91,7 +93,8 @@ def _behind(both: Sequence[str], names: list[str]) -> list[str]:
     return names[names.index(both[-1]) + 1 :] if both else names
 
 
-def _refuse(relation: Relation, reason: str) -> SchemaError:
+def refuse_shape(relation: Relation, reason: str) -> SchemaError:
+    """The error of a shape that its target cannot take; it may pass once the table is loaded."""
     command = f"`tailrace snapshot {relation.qualified}`"
     return SchemaError(
         f"the target of {relation.qualified} does not fit any more: {reason}; it waits for a new"

@@ -13,6 +13,10 @@ from tailrace.errors import ConfigError
 from tailrace.sinks.console import ConsoleSink
 from tailrace.sinks.delta.opening import OPTIONS, open_delta
 from tailrace.sinks.memory import MemorySink
+from tailrace.sinks.parquet.opening import OPTIONS as PARQUET_OPTIONS
+from tailrace.sinks.parquet.opening import open_parquet
+from tailrace.sinks.postgres.opening import OPTIONS as POSTGRES_OPTIONS
+from tailrace.sinks.postgres.opening import open_postgres
 from tailrace.sinks.queue import SENDERS, open_queue
 from tailrace.sinks.sink import Sink
 from tailrace.storage import Store
@@ -39,9 +43,10 @@ def open_sink(
     """The sink that the options describe; raises ConfigError.
 
     `type` says which: `delta` (`path`; `engine`: auto, deltalake or delta-spark; and what
-    `DeltaOptions` has), `webhook`, `kinesis`, `console`, `memory`. A local path is absolute. `out`
-    is where the console sink writes, by default to standard output. `store`, which holds the log,
-    and `stream` are needed by those that keep something of the stream beside the log.
+    `DeltaOptions` has), `postgres` (`dsn`, `schema`, `mode`), `parquet` (`path`, `partition_by`),
+    `webhook`, `kinesis`, `console`, `memory`. A local path is absolute. `out` is where the console
+    sink writes, by default to standard output. `store`, which holds the log, and `stream` are needed
+    by those that keep something of the stream beside the log.
     """
     wanted = str(options.get("type", ""))
     opener = _OPENERS.get(wanted)
@@ -65,6 +70,8 @@ def _queue(kind: str) -> _Opener:
 
 _OPENERS: Final[dict[str, tuple[_Opener, tuple[str, ...]]]] = {
     "delta": (lambda options, around: open_delta(options, around.session), OPTIONS),
+    "postgres": (lambda options, _: open_postgres(options), POSTGRES_OPTIONS),
+    "parquet": (lambda options, _: open_parquet(options), PARQUET_OPTIONS),
     "console": (lambda _, around: ConsoleSink(around.out), ()),
     "memory": (lambda *_: MemorySink(), ()),
     **{kind: (_queue(kind), known) for kind, (_, known) in SENDERS.items()},

@@ -18,7 +18,7 @@ KEY_LENGTH_MAX: Final = 255
 
 # A part does not begin with a dot: this rules out `.` and `..`, and keeps apart what file systems
 # and desktops leave in directories (.nfs…, .DS_Store).
-_PART: Final = r"[A-Za-z0-9_-][A-Za-z0-9._-]*"
+_PART: Final = r"[A-Za-z0-9_-][A-Za-z0-9._=-]*"
 _KEY: Final = re.compile(rf"{_PART}(?:/{_PART})*")
 
 
@@ -51,9 +51,9 @@ Entries: TypeAlias = list[Entry]
 class Store(Protocol):
     """Immutable objects under keys. Thread-safe; any number of processes may hold the same store.
 
-    Keys are relative paths of `[A-Za-z0-9._-]` parts joined by `/`, no part beginning with a dot,
-    255 characters at most; a prefix is empty or a key with a `/` at its end. Anything else is a bug
-    in the caller: ValueError. No key may be the directory of another (`a` and `a/b`).
+    Keys are relative paths of `[A-Za-z0-9._=-]` parts joined by `/`, no part beginning with a dot
+    or `=`, 255 characters at most; a prefix is empty or a key with a `/` at its end. Anything else
+    is a bug in the caller: ValueError. No key may be the directory of another (`a` and `a/b`).
 
     Failures are StoreError. A store tries again only inside the bounded time of one call; beyond
     that the caller does, if `retry` says so. A call that failed may still have had its effect.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tailrace.postgres.session import Connection, connect
-from tailrace.sinks.delta.place import escape
+from tailrace.sinks.place import escape
 from tailrace.verify.delta import DeltaRows
 from tailrace.verify.result import TableResult
 from tailrace.verify.source import find_table

@@ -26,7 +26,7 @@ from tailrace.postgres.pattern import TablePattern
 from tailrace.postgres.session import Connection, connect, source_error
 from tailrace.postgres.snapshot import Patience, SnapshotHolder
 from tailrace.postgres.table_shape import TableShape, read_shape
-from tailrace.sinks.delta.place import escape
+from tailrace.sinks.place import escape
 from tailrace.spark.selection import EVERYTHING, Selection
 from tailrace.storage import Store
 from tailrace.streams.taken import Taken, TakenTables

@@ -12,15 +12,15 @@ from itertools import chain
 import pyarrow as pa
 
 from tailrace.decode import TableChanges, change_schema
-from tailrace.model import Op, Origin, Relation
-from tailrace.model.change import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, ORIGIN, XID
+from tailrace.model import Relation
 from tailrace.sinks.conform import conform
 from tailrace.sinks.delta.bulk import Pieces, add_all
 from tailrace.sinks.delta.commit import Commit
 from tailrace.sinks.delta.engine import Engine
 from tailrace.sinks.delta.target import Target
+from tailrace.sinks.load_rows import truncate_row
 from tailrace.sinks.refusal import require_names
-from tailrace.sinks.sink import LOAD_ORDINAL, Load
+from tailrace.sinks.sink import Load
 
 
 class AppendForm:
@@ -42,17 +42,5 @@ class AppendForm:
 
     def load(self, load: Load, rows: Iterable[pa.Table], target: Target, commit: Commit) -> None:
         """Add the rows, behind a TRUNCATE if there are any before them."""
-        every = rows if target.is_empty else chain([_truncate_row(load)], rows)
+        every = rows if target.is_empty else chain([truncate_row(load)], rows)
         add_all(target, Pieces(target.schema, every), commit)
-
-
-def _truncate_row(load: Load) -> pa.Table:
-    row = {
-        OP: Op.TRUNCATE.value,
-        COMMIT_LSN: int(load.position),
-        ORDINAL: LOAD_ORDINAL,
-        COMMIT_TS: load.commit_ts_us,
-        XID: 0,
-        ORIGIN: Origin.SNAPSHOT.value,
-    }
-    return pa.Table.from_pylist([row], schema=change_schema(load.relation))

@@ -6,9 +6,9 @@ from tailrace.errors import SchemaError
 from tailrace.model import Relation
 from tailrace.sinks.delta.form import Form
 from tailrace.sinks.delta.options import DeltaOptions
-from tailrace.sinks.delta.place import table_uri
 from tailrace.sinks.delta.target import Target
 from tailrace.sinks.evolution import evolved, reordered
+from tailrace.sinks.place import table_uri
 from tailrace.sinks.shape import require_same_mode
 
 

@@ -18,7 +18,7 @@ from typing import Final
 import pyarrow as pa
 
 from tailrace.decode import TableChanges
-from tailrace.errors import SinkError, TailraceError
+from tailrace.errors import SinkError
 from tailrace.failpoint import failpoint
 from tailrace.model import Relation
 from tailrace.sinks.columns import Mode
@@ -36,6 +36,7 @@ from tailrace.sinks.delta.sync import sync_commits
 from tailrace.sinks.delta.target import Target
 from tailrace.sinks.delta.upkeep import Upkeep
 from tailrace.sinks.delta.upsert import UpsertForm
+from tailrace.sinks.side_by_side import write_tables
 from tailrace.sinks.sink import Batch, Load
 
 _TABLES_AT_ONCE: Final = 4
@@ -64,13 +65,7 @@ class DeltaSink:
         """Write the tables side by side; those that can be written are, also if another one
         fails.
         """
-        tables = [changes for changes in batch.tables if changes.rows.num_rows]
-        futures = [self._pool.submit(self._write_table, batch, changes) for changes in tables]
-        errors = [error for future in futures if (error := future.exception()) is not None]
-        # What needs a person comes before what may pass.
-        errors.sort(key=lambda error: isinstance(error, TailraceError) and error.retry)
-        if errors:
-            raise errors[0]
+        write_tables(self._pool, batch, self._write_table)
 
     def load(self, load: Load, rows: Iterable[pa.Table]) -> None:
         """Let the table hold these rows; older ones stay only where the mode keeps them."""

@@ -1,4 +1,4 @@
-"""Where in the lake a table is: `<path>/<schema>/<table>`, safe for every name that Postgres
+"""Where below a path a table is: `<path>/<schema>/<table>`, safe for every name that Postgres
 allows.
 
 ASCII letters, digits, `-` and `_` stand for themselves; every other byte of the name's UTF-8, and

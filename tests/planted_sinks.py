@@ -1,0 +1,45 @@
+"""Bugs in the sinks that the tests must notice, beside those in `planted`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted import Mutant
+
+SINK_MUTANTS: Final = (
+    Mutant(
+        "a batch that a database has is written again",
+        "sinks/postgres/watermark.py",
+        "self.recorded >= sequence",
+        "self.recorded > sequence",
+        ("tests/sinks/test_changes.py",),
+    ),
+    Mutant(
+        "a value that was not sent is NULL in the database",
+        "sinks/postgres/merge.py",
+        "        if name not in self.kept:\n",
+        "        if name:\n",
+        ("tests/sinks/test_conformance.py",),
+    ),
+    Mutant(
+        "a table of somebody else is written to",
+        "sinks/postgres/target.py",
+        "if source != relation.qualified:",
+        "if source not in (None, relation.qualified):",
+        ("tests/sinks/test_postgres.py",),
+    ),
+    Mutant(
+        "a batch whose files are there is put again",
+        "sinks/parquet/entry.py",
+        "recorded >= sequence",
+        "recorded > sequence",
+        ("tests/sinks/test_changes.py",),
+    ),
+    Mutant(
+        "a writer that was overtaken does not look again",
+        "sinks/parquet/sink.py",
+        "        if last.covers(self.stream, self.sequence):\n            return None\n",
+        "",
+        ("tests/sinks/test_parquet.py",),
+    ),
+)
