@@ -45,8 +45,8 @@ def open_sink(
     `type` says which: `delta` (`path`; `engine`: auto, deltalake or delta-spark; and what
     `DeltaOptions` has), `postgres` (`dsn`, `schema`, `mode`), `parquet` (`path`, `partition_by`),
     `webhook`, `kinesis`, `console`, `memory`. A local path is absolute. `out` is where the console
-    sink writes, by default to standard output. `store`, which holds the log, and `stream` are needed
-    by those that keep something of the stream beside the log.
+    sink writes, by default to standard output. `store`, which holds the log, and `stream` are
+    needed by those that keep something of the stream beside the log.
     """
     wanted = str(options.get("type", ""))
     opener = _OPENERS.get(wanted)
