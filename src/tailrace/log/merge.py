@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tailrace.failpoint import failpoint
 from tailrace.log import layout, segment
-from tailrace.log.header import DRAINED, Header, Kind
+from tailrace.log.header import DRAINED, Header
 from tailrace.log.layout import FrontierKind
 from tailrace.log.marks import move_frontier
+from tailrace.log.neighbours import Neighbours, joined_header
 from tailrace.log.ranges import Ranges
-from tailrace.log.relations import join_uses
-from tailrace.model import Lsn, Relation
+from tailrace.model import Lsn
 from tailrace.postgres.frames import Frames
 from tailrace.storage import ObjectExists, Store
 
@@ -91,7 +91,7 @@ class Merger:
     def _merge(self, headers: list[Header]) -> None:
         keys = [layout.segment_key(header.start) for header in headers]
         frames = Frames.concat([segment.read(self._store, key).frames for key in keys])
-        header = merged_header(headers, writer=self._writer_id)
+        header = joined_header(headers, writer=self._writer_id)
         failpoint("merge.before_put")
         with suppress(ObjectExists):
             data = segment.encode(header, frames)
@@ -125,43 +125,34 @@ class Merger:
 
 
 class _Run:
-    """Neighbouring small segments that can become one."""
+    """Small neighbours that can become one."""
 
     def __init__(self, policy: MergePolicy) -> None:
         self._policy = policy
-        self._size = 0
-        self._versions: dict[bytes, Relation] = {}
-        self.headers: list[Header] = []
+        self._neighbours = Neighbours(policy.target_bytes)
+
+    @property
+    def headers(self) -> list[Header]:
+        """Those taken so far."""
+        return self._neighbours.headers
 
     @property
     def is_worth_it(self) -> bool:
         """Whether there are enough segments or bytes."""
         policy, count = self._policy, len(self.headers)
-        is_full = count >= policy.segment_count_min or self._size >= policy.target_bytes // 2
+        is_full = (
+            count >= policy.segment_count_min or self._neighbours.size >= policy.target_bytes // 2
+        )
         return count > 1 and is_full
 
     def takes(self, header: Header) -> bool:
         """Whether this segment can be the next."""
-        policy = self._policy
-        is_small = not header.parts and header.data_bytes < policy.target_bytes // 2
-        last = self.headers[-1] if self.headers else None
-        follows = last is None or (last.end, last.source) == (header.start, header.source)
-        fits = self._size + header.data_bytes <= policy.target_bytes
-        return is_small and follows and fits and self._agrees(header) and self._continues(header)
+        is_small = not header.parts and header.data_bytes < self._policy.target_bytes // 2
+        return is_small and self._neighbours.takes(header) and self._continues(header)
 
     def add(self, header: Header) -> None:
         """Take it."""
-        self.headers.append(header)
-        self._size += header.data_bytes
-        self._versions.update(header.versions)
-
-    def _agrees(self, header: Header) -> bool:
-        # The catalog may have said different things of the same Relation frame at two times. A
-        # header has room for one of them.
-        return all(
-            self._versions.get(frame, relation) == relation
-            for frame, relation in header.versions.items()
-        )
+        self._neighbours.add(header)
 
     def _continues(self, header: Header) -> bool:
         # "Drained up to here" is said of a segment's end: it must not come to cover what was
@@ -171,23 +162,3 @@ class _Run:
 
 def _is_drained(header: Header) -> bool:
     return header.note is not None and DRAINED in header.note
-
-
-def merged_header(headers: list[Header], *, writer: str) -> Header:
-    """One header for a run of segments without parts."""
-    return replace(
-        headers[0],
-        kind=Kind.MERGED,
-        writer=writer,
-        end=headers[-1].end,
-        frame_count=sum(header.frame_count for header in headers),
-        transaction_count=sum(header.transaction_count for header in headers),
-        change_count=sum(header.change_count for header in headers),
-        data_bytes=sum(header.data_bytes for header in headers),
-        first=next((header.first for header in headers if header.first), None),
-        last=next((header.last for header in reversed(headers) if header.last), None),
-        commit_ts_us_min=min(header.commit_ts_us_min for header in headers),
-        commit_ts_us_max=max(header.commit_ts_us_max for header in headers),
-        relations=join_uses(header.relations for header in headers),
-        note=next((header.note for header in reversed(headers) if header.note), None),
-    )

@@ -26,6 +26,11 @@ _FIELDS: Final[dict[str, pa.DataType]] = {
     "changes": pa.binary(),
 }
 
+_WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+"""On its way to the driver a payload is copied some eight times: compressed, which takes a fifth of
+the time of one copy, it is a sixth of the size.
+"""
+
 _RANGE_LSN: Final = -1
 """Marks the row that is about the range, and sorts it first."""
 
@@ -39,8 +44,8 @@ def range_row(after: Offset, upto: Offset) -> pa.RecordBatch:
 def changes_row(changes: TableChanges) -> pa.RecordBatch:
     """Changes of one table, at least one."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, changes.rows.schema) as writer:
-        writer.write_table(changes.rows)
+    with pa.ipc.new_stream(sink, changes.rows.schema, options=_WRITE_OPTIONS) as writer:
+        writer.write_table(changes.rows.combine_chunks())
     lsn, ordinal = (changes.rows[name][0].as_py() for name in (COMMIT_LSN, ORDINAL))
     return _row(lsn, ordinal, pickle.dumps(changes.relation), memoryview(sink.getvalue()))
 
@@ -60,7 +65,7 @@ class Unpacked:
 
 
 def unpack(packed: pa.Table) -> Unpacked:
-    """Put the pieces of each table together again, in offset order. The changes are not copied."""
+    """Put the pieces of each table together again, in offset order."""
     order = np.lexsort((packed["ordinal"].to_numpy(), packed["lsn"].to_numpy()))
     first, *rest = order.tolist()
     lsns = packed["lsn"].to_pylist()

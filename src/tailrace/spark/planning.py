@@ -67,25 +67,26 @@ def decode_pieces(
     *,
     read_as: Callable[[Relation], Relation] = lambda relation: relation,
 ) -> Iterator[TableChanges]:
-    """Fetch and decode, piece by piece; each table in the shape that `read_as` gives for it."""
+    """Fetch and decode, neighbours together; tables in the shape that `read_as` gives for them."""
     from tailrace.decode import decode
+    from tailrace.log.neighbours import joined
 
-    for planned in pieces:
-        for piece, segment in fetch(store, planned, wanted=wanted):
-            header = segment.header
-            names = {use.relation.qualified for use in header.relations if wanted(use.relation)}
-            found = decode(
-                segment.frames,
-                initial={oid: read_as(each) for oid, each in header.initial.items()},
-                versions={frame: read_as(each) for frame, each in header.versions.items()},
-                after=piece.after,
-                upto=piece.upto,
-                tables=names,
-                columns=columns,
-                open_transaction=_open_transaction(piece),
-            )
-            # Another table may have had the name.
-            yield from (changes for changes in found if wanted(changes.relation))
+    found = (each for planned in pieces for each in fetch(store, planned, wanted=wanted))
+    for piece, segment in joined(found, bytes_max=PARTITION_BYTES):
+        header = segment.header
+        names = {use.relation.qualified for use in header.relations if wanted(use.relation)}
+        decoded = decode(
+            segment.frames,
+            initial={oid: read_as(each) for oid, each in header.initial.items()},
+            versions={frame: read_as(each) for frame, each in header.versions.items()},
+            after=piece.after,
+            upto=piece.upto,
+            tables=names,
+            columns=columns,
+            open_transaction=_open_transaction(piece),
+        )
+        # Another table may have had the name.
+        yield from (changes for changes in decoded if wanted(changes.relation))
 
 
 def _open_transaction(piece: Piece) -> OpenTransaction | None:

@@ -1,8 +1,6 @@
 """Hands the bases and the micro-batches of one stream to a sink, each under a number that is fixed.
 
-A load comes before the query, a batch from Spark on the driver, one at a time. What a batch raises
-ends the query; the pipeline reads `failure` to tell whether trying again may help, because Spark
-keeps only the text.
+A load comes before the query, a batch from Spark on the driver, one at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
 from tailrace.errors import LogFenced, SchemaError, SinkError
 from tailrace.failpoint import failpoint
@@ -61,17 +58,6 @@ class Delivery:
         self._unfinished = at.unfinished
         self.tables = at.tables
         self.delivered = Delivered(at.start)
-        self.failure: BaseException | None = None
-
-    def __call__(self, packed: DataFrame, _batch_id: int) -> None:
-        """Deliver one micro-batch; Spark's number for it counts from its checkpoint, and not."""
-        try:
-            self.deliver(packed.toArrow())
-        except BaseException as error:
-            self.failure = error
-            # In few words: Spark looks through the text of an error with a recursive expression,
-            # and over that of a task its thread runs out of stack; the query then hangs.
-            raise RuntimeError(f"batch {self._sequence} was not delivered") from None
 
     def deliver(self, packed: pa.Table) -> None:
         """Fix the batch's range, write it, note that it is done."""

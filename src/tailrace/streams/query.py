@@ -16,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tailrace.spark.options import BATCH_BYTES, NO_LIMIT
 from tailrace.spark.packed import PackedDataSource, PackedOptions, ReadTable
 from tailrace.streams.delivery import Delivery
+from tailrace.streams.relay import Relay
 from tailrace.streams.resume import Resume
 from tailrace.streams.stream import Stream
 
@@ -39,17 +40,17 @@ def start_query(
     spark: SparkSession,
     stream: Stream,
     options: PackedOptions,
-    delivery: Delivery,
+    relay: Relay,
     *,
     checkpoints: Path,
 ) -> StreamingQuery:
-    """Each micro-batch goes to `delivery`; earlier checkpoints of the stream are deleted."""
+    """Each micro-batch goes to `relay`; earlier checkpoints of the stream are deleted."""
     shutil.rmtree(checkpoints, ignore_errors=True)
     source = spark.readStream.format(PackedDataSource.name())
     packed = source.option("spec", options.to_option()).load()
     return (
         packed.writeStream.queryName(stream.name)
-        .foreachBatch(delivery)
+        .foreachBatch(relay)
         .option("checkpointLocation", (checkpoints / secrets.token_hex(8)).as_uri())
         .trigger(processingTime=f"{int(stream.trigger_s * 1000)} milliseconds")
         .start()

@@ -29,6 +29,7 @@ from tailrace.streams.lookout import Lookout
 from tailrace.streams.preparing import Preparation, load_due
 from tailrace.streams.query import read_options, start_query
 from tailrace.streams.record import StreamRecord
+from tailrace.streams.relay import Relay
 from tailrace.streams.resume import Resume, resume
 from tailrace.streams.stream import Stream, StreamState
 
@@ -58,6 +59,7 @@ class RunningStream:
         self._preparation: Preparation | None = None
         self._query: StreamingQuery | None = None
         self._delivery: Delivery | None = None
+        self._relay: Relay | None = None
         self._at: Resume | None = None
         self._lookout: Lookout | None = None
         self._look_at = 0.0
@@ -95,12 +97,17 @@ class RunningStream:
         preparation, self._preparation = self._preparation, None
         if preparation is not None:
             preparation.stop()
-        query, self._query = self._query, None
-        if query is not None:
-            query.stop()
+        self._halt()
         sink, self._sink = self._sink, None
         if sink is not None:
             sink.close()
+
+    def _halt(self) -> None:
+        """End the query, and wait for what it has handed over."""
+        query, self._query = self._query, None
+        if query is not None and self._relay is not None:
+            query.stop()
+            self._relay.wait()
 
     def _prepare(self, stop: threading.Event) -> None:
         """In a thread of its own."""
@@ -144,31 +151,33 @@ class RunningStream:
             self._again_at, self._error = now + LOOK_S, None
             return
         options = read_options(stream, self._store.url, delivery, self._at)
+        self._relay = relay = Relay(delivery.deliver)
         self._query = start_query(
-            self._spark, stream, options, delivery, checkpoints=self._checkpoints
+            self._spark, stream, options, relay, checkpoints=self._checkpoints
         )
         self._started_at = self._look_at = now
         logger.info("stream started stream=%s after=%s", stream.name, options.start)
 
     def _watch(self, query: StreamingQuery, now: float) -> None:
+        assert self._relay is not None
         self._note_health(now)
-        if not query.isActive:
-            self._ended(now)
+        if not query.isActive or self._relay.failure is not None:
+            self._ended(query, now)
         elif now >= self._look_at:
             self._look_at = now + LOOK_S
-            self._look(query, now)
+            self._look(now)
 
-    def _look(self, query: StreamingQuery, now: float) -> None:
+    def _look(self, now: float) -> None:
         assert self._delivery is not None and self._at is not None and self._lookout is not None
         if self._at.first_end is not None and not self._delivery.delivered.batch_count:
             return
         try:
             if self._lookout.finds_others(self._delivery.tables):
-                query.stop()
-                self._query, self._again_at = None, now
+                # If what was under way has failed, it comes again.
+                self._halt()
+                self._again_at = now
         except LogError as error:
-            query.stop()
-            self._query = None
+            self._halt()
             self._failed(failure_of(error), now, cause=error)
 
     def _note_health(self, now: float) -> None:
@@ -179,11 +188,11 @@ class RunningStream:
             if self._query is not None and self._query.isActive:
                 self._error = None
 
-    def _ended(self, now: float) -> None:
-        assert self._query is not None and self._delivery is not None
-        raised = self._delivery.failure
-        failure = failure_of(raised) if raised is not None else query_failure(self._query)
-        self._query = None
+    def _ended(self, query: StreamingQuery, now: float) -> None:
+        assert self._relay is not None
+        self._halt()
+        raised = self._relay.failure
+        failure = failure_of(raised) if raised is not None else query_failure(query)
         self._failed(failure, now, cause=raised)
 
     def _failed(self, failure: Failure, now: float, *, cause: BaseException | None) -> None:
