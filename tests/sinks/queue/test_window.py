@@ -48,8 +48,8 @@ class Delivery(RuleBasedStateMachine):
     """Requests are answered in any order, for the whole or in part, well or badly."""
 
     @initialize(
-        lanes=st.lists(st.sampled_from(["a", "a", "b", "c", "T"]), min_size=1, max_size=30),
-        tables=st.lists(st.sampled_from(["t", "u"]), min_size=30, max_size=30),
+        lanes=st.lists(st.sampled_from(["a", "a", "b", "c", "T"]), min_size=6, max_size=30),
+        tables=st.lists(st.sampled_from(["t", "t", "t", "u"]), min_size=30, max_size=30),
         sizes=st.lists(st.sampled_from([10, 10, 150, 300]), min_size=30, max_size=30),
         is_ordered=st.booleans(),
         count=st.integers(1, 12),
@@ -194,6 +194,16 @@ def test_poison_parks_its_key_and_the_others_flow() -> None:
     (behind,) = on_way.to_park()
     assert (behind.at, behind.failure) == (2, None)
     assert on_way.take(0.0) == [3]
+
+
+def test_request_that_is_taken_whole_may_hold_several_messages_of_a_key() -> None:
+    on_way = window(messages("a", "b", "a", "a", "a"), ORDERED)
+    assert on_way.take(0.0) == [0, 2, 3, 4]
+    assert on_way.take(0.0) == [1]
+    on_way.answered([0, 2, 3, 4], [None] * 4, 0.0)
+    assert on_way.take(0.0) == [], "what is settled is not sent again"
+    on_way.answered([1], [None], 0.0)
+    assert on_way.is_over
 
 
 def test_reason_of_a_refused_request_is_found_by_halving() -> None:
