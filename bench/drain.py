@@ -2,6 +2,7 @@
 
 First a backlog is drained by itself. Then one writer fills the table as fast as it can while drains
 run beside it on the same cores: they keep up if the last row is durable soon after it is written.
+And a larger backlog is drained by itself: a row of it must cost no more than one of the smaller.
 """
 
 from __future__ import annotations
@@ -26,6 +27,11 @@ ROWS_SHARE: Final = 5
 BEHIND_MAX: Final = 0.5
 """How long after the writer the last row may be durable, as a share of the writer's time."""
 
+GROWTH: Final = 4
+GROWTH_FLOOR: Final = 0.8
+"""How fast a backlog so many times as large is drained, as a share of the smaller one's rate. Rows
+that are sorted on disk cost a little more."""
+
 LOCK_TIMEOUT_MS: Final = 10_000
 SOURCE: Final = "tailrace_bench"
 
@@ -39,7 +45,8 @@ def run(workbench: Workbench) -> Report:
         samples.append(sample)
         workbench.say(
             f"round {number + 1} writer {shown(sample['written'], 'rows/s')}, drained "
-            f"{shown(sample['drained'], 'rows/s')}, together {shown(sample['beside'], 'rows/s')}"
+            f"{shown(sample['drained'], 'rows/s')}, together {shown(sample['beside'], 'rows/s')}, "
+            f"larger {shown(sample['larger'], 'rows/s')}"
         )
     keeping_up = Line(
         what="drains beside the writer: last row durable after it",
@@ -60,6 +67,14 @@ def run(workbench: Workbench) -> Report:
                 beside_name="one writer with triggers",
             ),
             keeping_up,
+            ratio_line(
+                f"a backlog {GROWTH} times as large",
+                "rows/s",
+                [sample["larger"] for sample in samples],
+                [sample["drained"] for sample in samples],
+                Bound(GROWTH_FLOOR),
+                beside_name="the smaller",
+            ),
         ],
         samples,
         {"rows": rows, "memory_mb": max(sample["memory_mb"] for sample in samples)},
@@ -84,10 +99,15 @@ def _round(workbench: Workbench, rows: int) -> dict[str, Any]:
             beside_s = _timed_fill(conn, rows + 1, 2 * rows)
             ended = time.monotonic()
             beside = child.event("done")
+        _timed_fill(conn, 2 * rows + 1, (2 + GROWTH) * rows)
+        task |= {"log": (directory / "larger").as_uri(), "changes": GROWTH * rows}
+        with Child("drain", task, log=directory / "drain.log") as child:
+            larger = child.event("done")
     return {
         "written": rows / written_s,
         "drained": rows / alone["seconds"],
         "beside": rows / beside_s,
+        "larger": GROWTH * rows / larger["seconds"],
         "beside_s": beside_s,
         "behind_s": max(beside["at"] - ended, 0.0),
         "cpu_s": alone["cpu_s"],

@@ -120,7 +120,7 @@ def _prepare(conn: Connection, store: FileStore) -> TableInfo:
     migrate(conn)
     (table,) = tables_matching(conn, ["public.t"])
     install_triggers(conn, table, lock_timeout_ms=5000)
-    track(conn, table, source=_NAMES.slot, mode=Mode.TRIGGER, by=["bench"])
+    track(conn, table, source=_NAMES.slot, mode=Mode.TRIGGER)
     remake_publications(conn, store, _NAMES)
     create_slot(conn, _NAMES.slot, lock_timeout_ms=5000)
     return table

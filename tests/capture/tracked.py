@@ -33,6 +33,14 @@ def buffer_of(conn: psycopg.Connection, table: str) -> str:
     return f"tailrace_changes.{buffer_name(oid_of(conn, table))}"
 
 
+def buffer_bytes(conn: psycopg.Connection, table: str) -> int:
+    """How large the buffer is."""
+    query = "SELECT pg_relation_size(%s::regclass)"
+    row = conn.execute(query, [buffer_of(conn, table)]).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
 def buffered_count(conn: psycopg.Connection, table: str) -> int:
     """How many rows are in the buffer."""
     query = sql.SQL("SELECT count(*) FROM {}").format(buffer(oid_of(conn, table)))

@@ -26,7 +26,7 @@ def table(app: Connection, controlled: Connection) -> TableInfo:
     app.execute("CREATE TABLE t (id int PRIMARY KEY)")
     found = table_of(controlled, "app.t")
     install_triggers(controlled, found, lock_timeout_ms=1000)
-    track(controlled, found, source=SOURCE, mode=Mode.TRIGGER, by=["lake"])
+    track(controlled, found, source=SOURCE, mode=Mode.TRIGGER)
     return found
 
 

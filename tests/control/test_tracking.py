@@ -1,4 +1,4 @@
-"""A table has one row, one mode and as many users as there are streams."""
+"""A table has one row, one mode and as many readers as there are streams."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tailrace.control.tracking import (
     set_confirmed,
     set_error,
     set_mode,
+    set_readers,
     track,
-    untrack,
 )
 from tailrace.errors import SourceError
 from tailrace.model import Lsn
@@ -29,10 +29,10 @@ SOURCE = "tailrace_main"
 
 @pytest.fixture
 def table(app: Connection, controlled: Connection) -> TableInfo:
-    """A table that is tracked in mode TRIGGER by one stream."""
+    """A table that is tracked in mode TRIGGER."""
     app.execute("CREATE TABLE t (id int PRIMARY KEY)")
     found = table_of(controlled, "app.t")
-    track(controlled, found, source=SOURCE, mode=Mode.TRIGGER, by=["lake"])
+    track(controlled, found, source=SOURCE, mode=Mode.TRIGGER)
     return found
 
 
@@ -65,22 +65,20 @@ def test_a_mode_that_is_none_is_refused(controlled: Connection, table: TableInfo
         controlled.execute("UPDATE tailrace.change_tracking SET cdc_mode = 'LATER'")
 
 
-def test_a_shared_table_is_kept_until_the_last_stream_leaves(
+def test_a_shared_table_has_one_row_that_names_its_streams(
     controlled: Connection, table: TableInfo
 ) -> None:
-    track(controlled, table, source=SOURCE, mode=Mode.WAL, by=["search", "lake"])
-    tracked = read_tracked(controlled, SOURCE)[table.oid]
-    assert tracked.tracked_by == ("lake", "search")
-    assert tracked.mode is Mode.TRIGGER
-    assert not untrack(controlled, table.oid, source=SOURCE, by=["lake"])
-    assert untrack(controlled, table.oid, source=SOURCE, by=["search"])
+    track(controlled, table, source=SOURCE, mode=Mode.WAL)
+    set_readers(controlled, table.oid, ["lake", "search"], source=SOURCE)
+    (tracked,) = read_tracked(controlled, SOURCE).values()
+    assert (tracked.tracked_by, tracked.mode) == (("lake", "search"), Mode.TRIGGER)
     forget(controlled, table.oid, source=SOURCE)
     assert read_tracked(controlled, SOURCE) == {}
 
 
 def test_a_table_has_one_source(controlled: Connection, table: TableInfo) -> None:
     with pytest.raises(SourceError, match="another source"):
-        track(controlled, table, source="tailrace_other", mode=Mode.TRIGGER, by=["lake"])
+        track(controlled, table, source="tailrace_other", mode=Mode.TRIGGER)
     assert read_tracked(controlled, "tailrace_other") == {}
 
 

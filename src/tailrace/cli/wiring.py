@@ -18,8 +18,9 @@ def source_names(config: Config) -> SourceNames:
 
 
 def selection(config: Config) -> Selection:
-    """The tables to capture."""
-    return Selection(config.capture.tables, config.capture.inserts_only)
+    """The tables to capture, and the streams that read them."""
+    streams = {name: stream.tables for name, stream in config.streams.items()}
+    return Selection(config.capture.tables, config.capture.inserts_only, streams)
 
 
 def capture_settings(config: Config, dsn: str) -> Settings:

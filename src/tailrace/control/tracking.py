@@ -1,13 +1,13 @@
 """How each table is captured: the rows of `tailrace.change_tracking`.
 
-Only the leader writes them. A table has one capture, however many streams use it: each of them is
-named in `tracked_by`, and the last one to leave takes the row with it. Every change of a mode is
+Only the leader writes them. A table has one capture, however many streams read it: `tracked_by`
+names them. The row goes when the table is not to be captured any more. Every change of a mode is
 told by NOTIFY tailrace_cdc_transition, to those who listen when it is committed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -79,22 +79,19 @@ def read_tracked(conn: Connection, source: str) -> dict[int, Tracked]:
 # Nobody else may take a table over: a buffer is emptied by one log.
 _TRACK: Final = """
 INSERT INTO tailrace.change_tracking AS t
-       (table_oid, source, schema_name, table_name, cdc_mode, tracked_by)
-VALUES (%(oid)s, %(source)s, %(schema)s, %(name)s, %(mode)s, %(by)s)
+       (table_oid, source, schema_name, table_name, cdc_mode)
+VALUES (%(oid)s, %(source)s, %(schema)s, %(name)s, %(mode)s)
     ON CONFLICT (table_oid) DO UPDATE
    SET schema_name = excluded.schema_name, table_name = excluded.table_name,
-       tracked_by = ARRAY(SELECT DISTINCT unnest(t.tracked_by || excluded.tracked_by) ORDER BY 1),
        updated_at = clock_timestamp()
  WHERE t.source = excluded.source
 RETURNING true
 """
 
 
-def track(
-    conn: Connection, table: TableInfo, *, source: str, mode: Mode, by: Iterable[str]
-) -> None:
-    """Note that a table is captured and for whom; one that is known keeps its mode and takes on its
-    present name. Raises SourceError if another source captures it.
+def track(conn: Connection, table: TableInfo, *, source: str, mode: Mode) -> None:
+    """Note that a table is captured; one that is known keeps its mode and takes on its present
+    name. Raises SourceError if another source captures it.
     """
     values = {
         "oid": table.oid,
@@ -102,7 +99,6 @@ def track(
         "name": table.name,
         "source": source,
         "mode": mode,
-        "by": sorted(set(by)),
     }
     if conn.execute(_TRACK, values).fetchone() is None:
         raise SourceError(
@@ -111,25 +107,12 @@ def track(
         )
 
 
-_UNTRACK: Final = """
-WITH kept AS (
-    UPDATE tailrace.change_tracking
-       SET tracked_by = ARRAY(SELECT name FROM unnest(tracked_by) AS name
-                               WHERE name <> ALL (%(by)s) ORDER BY 1),
-           updated_at = clock_timestamp()
-     WHERE table_oid = %(oid)s AND source = %(source)s
- RETURNING cardinality(tracked_by) AS count
-)
-SELECT count FROM kept
-"""
-
-
-def untrack(conn: Connection, oid: int, *, source: str, by: Iterable[str]) -> bool:
-    """Let go of a table for some; whether nobody needs it any more. Then what captures it is to be
-    removed, and the row at last, by `forget`.
-    """
-    values = {"oid": oid, "source": source, "by": sorted(set(by))}
-    return conn.execute(_UNTRACK, values).fetchone() in (None, (0,))
+def set_readers(conn: Connection, oid: int, readers: Sequence[str], *, source: str) -> None:
+    """Note which streams read a table."""
+    query = """UPDATE tailrace.change_tracking
+                  SET tracked_by = %s, updated_at = clock_timestamp()
+                WHERE table_oid = %s AND source = %s"""
+    conn.execute(query, (list(readers), oid, source))
 
 
 def forget(conn: Connection, oid: int, *, source: str) -> None:

@@ -1,9 +1,9 @@
-"""Which tables the configuration means, and of which of them it takes inserts alone."""
+"""Which tables the configuration means, of which it takes inserts alone, and who reads them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tailrace.postgres.catalog import TableInfo
 from tailrace.postgres.pattern import TablePattern
@@ -12,11 +12,13 @@ from tailrace.postgres.pattern import TablePattern
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Patterns of tables. Those that `inserts_only` means as well are taken without their updates
-    and deletes if Postgres cannot tell their rows apart; the others are then refused.
+    and deletes if Postgres cannot tell their rows apart; the others are then refused. `streams` has
+    the patterns of each stream: they share what is captured, and decide nothing about it.
     """
 
     patterns: Sequence[str]
     inserts_only: Sequence[str] = ()
+    streams: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def means(self, table: TableInfo) -> bool:
         """Whether the table is to be captured."""
@@ -25,6 +27,10 @@ class Selection:
     def is_inserts_only(self, table: TableInfo) -> bool:
         """Whether only its inserts are to be captured."""
         return not table.has_usable_identity and _match(self.inserts_only, table)
+
+    def readers(self, table: TableInfo) -> tuple[str, ...]:
+        """The streams that read the table, by name."""
+        return tuple(sorted(name for name, own in self.streams.items() if _match(own, table)))
 
 
 def _match(patterns: Sequence[str], table: TableInfo) -> bool:

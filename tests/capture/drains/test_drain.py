@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from tailrace.capture.buffers.copying import FEW_ROWS
-from tailrace.capture.drains import taking
+from tailrace.capture.drains import passed_rows, taking
 from tailrace.errors import SourceError
 from tailrace.log import Reader
 from tailrace.log.header import DRAINED
@@ -30,7 +30,7 @@ from tests.capture.draining import (
     writers,
 )
 from tests.capture.running import ROOT
-from tests.capture.tracked import buffered_count, track
+from tests.capture.tracked import buffer_bytes, buffered_count, track
 from tests.server import VERSIONS, ServerFactory, Servers
 
 
@@ -122,6 +122,23 @@ def test_only_rows_that_the_log_has_are_deleted(conn: psycopg.Connection, store:
         assert drains.delete(lambda: None) == 0
         assert buffered_count(conn, "public.t") == 1
         drains.drain(lambda: None)
+    assert folded(store) == source_rows(conn)
+
+
+def test_a_buffer_stays_as_small_as_what_waits_in_it(
+    conn: psycopg.Connection, store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passed_rows, "BATCH_PAGES", 2)
+    monkeypatch.setattr(passed_rows, "DEAD_ROWS_MIN", 1000)
+    sizes = []
+    with drainer(conn, store) as drains:
+        for first in range(0, 10_000, 2000):
+            query = "INSERT INTO t SELECT n, 'x' FROM generate_series(%s::int, %s) AS n"
+            conn.execute(query, [first, first + 1999])
+            drains.drain(lambda: None)
+            assert drains.delete(lambda: None) == 2000
+            sizes.append(buffer_bytes(conn, "public.t"))
+    assert max(sizes) <= 2 * sizes[0] + 16 * 8192
     assert folded(store) == source_rows(conn)
 
 

@@ -177,13 +177,13 @@ def test_while_streaming_only_what_the_log_has_passed_is_deleted(
     marks = PassedMarks(SOURCE)
     conn.execute("INSERT INTO t VALUES (1, 'x'), (2, 'x')")
     before = stream(conn, store)
-    assert marks.turn(conn, before) == 0
+    assert marks.turn(conn, before, lambda: True) == 0
     conn.execute("INSERT INTO t VALUES (3, 'later')")
-    assert marks.turn(conn, before) == 0
+    assert marks.turn(conn, before, lambda: True) == 0
     assert buffered_count(conn, "public.t") == 3
     durable = stream(conn, store)
-    assert marks.turn(conn, durable) == 2
-    assert marks.turn(conn, durable) == 0
+    assert marks.turn(conn, durable, lambda: True) == 2
+    assert marks.turn(conn, durable, lambda: True) == 0
     assert buffered_count(conn, "public.t") == 1
     assert folded(store) == source_rows(conn)
 
@@ -225,7 +225,7 @@ def test_f072_rounds_of_drains_and_slots_beside_writers_have_every_row_once(
             for _ in range(5):
                 durable = stream(conn, store)
                 if random.random() < 0.7:
-                    marks.turn(conn, durable)
+                    marks.turn(conn, durable, lambda: True)
             drop_slot(conn)
     drain_all(conn, store, deletes=True)
     found = numbers(store)

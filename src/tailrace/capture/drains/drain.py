@@ -22,7 +22,7 @@ from tailrace.capture.buffers.copying import read_buffer
 from tailrace.capture.buffers.translating import TranslatingWriter
 from tailrace.capture.drains.answering import answer_requests
 from tailrace.capture.drains.outstanding import BEGUN, Outstanding, read_outstanding
-from tailrace.capture.drains.passed_rows import BATCH_ROWS, buffers_of, delete_passed
+from tailrace.capture.drains.passed_rows import PassedRows, buffers_of
 from tailrace.capture.drains.taking import Moment, Taking
 from tailrace.control.requests import open_requests
 from tailrace.errors import SourceGap
@@ -66,6 +66,7 @@ class Drainer:
         self._drained: str | None = None
         # Tables whose buffers may hold rows that the log has; None stands for all.
         self._to_delete: set[int] | None = None
+        self._passed_rows = PassedRows()
 
     def __enter__(self) -> Self:
         return self
@@ -112,11 +113,12 @@ class Drainer:
             self._open()
             if self._drained is not None and self._to_delete is None:
                 self._to_delete = set(buffers_of(self._speaker, self._source))
-            while self._drained is not None and self._to_delete:
-                go_on()
-                deleted = delete_passed(self._speaker, self._to_delete, self._drained)
-                self._to_delete = {table for table in deleted if deleted[table] >= BATCH_ROWS}
-                count += sum(deleted.values())
+            if self._drained is not None and self._to_delete:
+                batches = self._passed_rows.delete(self._speaker, self._to_delete, self._drained)
+                for deleted in batches:
+                    count += deleted
+                    go_on()
+                self._to_delete = set()
         except psycopg.Error as error:
             raise source_error(error) from error
         return count

@@ -8,11 +8,12 @@ reader of the log which rows of the buffers came before it.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tailrace.capture.buffers.translating import MARK
 from tailrace.capture.drains.outstanding import PASSED
-from tailrace.capture.drains.passed_rows import BATCH_ROWS, buffers_of, delete_passed
+from tailrace.capture.drains.passed_rows import PassedRows, buffers_of
 from tailrace.failpoint import failpoint
 from tailrace.model import Lsn
 from tailrace.postgres.buffer import buffer
@@ -34,10 +35,11 @@ class PassedMarks:
     def __init__(self, source: str) -> None:
         self._source = source
         self._mark: _Mark | None = None
+        self._passed_rows = PassedRows()
 
-    def turn(self, conn: Connection, durable: Lsn) -> int:
+    def turn(self, conn: Connection, durable: Lsn, should_go_on: Callable[[], bool]) -> int:
         """Put a mark if there is anything in the buffers; or delete what the last one shows, if the
-        log is durable up to it. How many rows were deleted; 0 if none are left to delete now.
+        log is durable up to it. How many rows were deleted.
         """
         if self._mark is None:
             if self._has_rows(conn):
@@ -46,10 +48,14 @@ class PassedMarks:
         if durable.wal < self._mark.position:
             return 0
         failpoint("mark.before_delete")
-        deleted = delete_passed(conn, buffers_of(conn, self._source), self._mark.snapshot)
-        if not any(count >= BATCH_ROWS for count in deleted.values()):
-            self._mark = None
-        return sum(deleted.values())
+        count = 0
+        buffers = buffers_of(conn, self._source)
+        for deleted in self._passed_rows.delete(conn, buffers, self._mark.snapshot):
+            count += deleted
+            if not should_go_on():
+                return count
+        self._mark = None
+        return count
 
     def _has_rows(self, conn: Connection) -> bool:
         return any(

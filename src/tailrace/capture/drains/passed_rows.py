@@ -2,19 +2,30 @@
 
 What a snapshot shows was committed before it. So if the log has passed a position that was taken
 after the snapshot, it has every row that the snapshot shows.
+
+Buffers have no index: it would cost every writer more than anything else here, and nearly all rows
+of a buffer are wanted whenever it is read. So a buffer is gone through page by page, each page
+once, and is vacuumed as soon as much of it is dead: it stays as small as what waits in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from psycopg import sql
 
 from tailrace.postgres.buffer import buffer, read_buffers
+from tailrace.postgres.quote import statement
 from tailrace.postgres.session import Connection
 
-BATCH_ROWS: Final = 10_000
+BATCH_PAGES: Final = 128
+"""So many pages are gone through by one DELETE: 1 MiB, some ten thousand rows."""
+
+DEAD_ROWS_MIN: Final = 20_000
+DEAD_ROWS_PER_PAGE: Final = 8
+"""A buffer is vacuumed when it has so many dead rows, and so many for each of its pages: if
+Postgres must keep them, because some transaction is open for long, it is seldom tried."""
 
 _FOREIGN: Final = "SELECT table_oid::bigint FROM tailrace.change_tracking WHERE source <> %s"
 
@@ -27,23 +38,50 @@ def buffers_of(conn: Connection, source: str) -> dict[int, int]:
     return {table: oid for table, oid in read_buffers(conn).items() if table not in foreign}
 
 
-# The rows are found by the index on xid and deleted by their place: no row is looked at twice.
+_PAGES: Final = """
+SELECT pg_relation_size(oid) / current_setting('block_size')::bigint
+  FROM pg_class WHERE oid = to_regclass(%s)
+"""
+
 _DELETE: Final = """
-DELETE FROM {buffer} WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM {buffer}
-     WHERE xid < pg_snapshot_xmax({passed}) AND pg_visible_in_snapshot(xid, {passed})
-     LIMIT {batch}))
+DELETE FROM {buffer} WHERE ctid >= {first}::tid AND ctid < {end}::tid
+   AND pg_visible_in_snapshot(xid, {passed}::pg_snapshot)
 """
 
 
-def delete_passed(conn: Connection, tables: Iterable[int], passed: str) -> dict[int, int]:
-    """Delete up to a batch of each buffer's rows that this snapshot shows; how many of each."""
-    deleted = {}
-    for table in tables:
-        query = sql.SQL(_DELETE).format(
-            buffer=buffer(table),
-            passed=sql.SQL("{}::pg_snapshot").format(sql.Literal(passed)),
-            batch=sql.Literal(BATCH_ROWS),
-        )
-        deleted[table] = conn.execute(query).rowcount
-    return deleted
+class PassedRows:
+    """One leader's deletions; remembers how much of each buffer is dead."""
+
+    def __init__(self) -> None:
+        self._dead_rows: dict[int, int] = {}
+
+    def delete(self, conn: Connection, tables: Iterable[int], passed: str) -> Iterator[int]:
+        """Delete from these buffers what the snapshot shows, batch by batch; how many each time.
+        The connection commits each statement. Raises psycopg.Error.
+        """
+        for table in tables:
+            page_count = _page_count(conn, table)
+            for first in range(0, page_count, BATCH_PAGES):
+                query = sql.SQL(_DELETE).format(
+                    buffer=buffer(table),
+                    first=sql.Literal(f"({first},0)"),
+                    end=sql.Literal(f"({first + BATCH_PAGES},0)"),
+                    passed=sql.Literal(passed),
+                )
+                count = conn.execute(query).rowcount
+                self._dead_rows[table] = self._dead_rows.get(table, 0) + count
+                yield count
+            self._vacuum(conn, table, page_count)
+
+    def _vacuum(self, conn: Connection, table: int, page_count: int) -> None:
+        enough = max(DEAD_ROWS_MIN, DEAD_ROWS_PER_PAGE * page_count)
+        if self._dead_rows.get(table, 0) >= enough:
+            # Whoever vacuums it already, or alters it, is not waited for.
+            conn.execute(statement("VACUUM (SKIP_LOCKED) {}", buffer(table)))
+            self._dead_rows[table] = 0
+
+
+def _page_count(conn: Connection, table: int) -> int:
+    """How many pages the buffer has; none if it is gone."""
+    row = conn.execute(_PAGES, (buffer(table).as_string(conn),)).fetchone()
+    return 0 if row is None else int(row[0])

@@ -13,9 +13,9 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
 
 from tailrace.capture.hybrid.shadow import Shadow
+from tailrace.capture.hybrid.tries import try_often
 from tailrace.capture.modes import TableRules
 from tailrace.capture.roll import (
     Roll,
@@ -37,11 +37,6 @@ from tailrace.postgres.triggers import install_triggers, switch_triggers, trigge
 from tailrace.storage import Store
 
 logger = logging.getLogger(__name__)
-
-TRIES: Final = 10
-"""How often one turn tries to win a table's lock; a writer waits behind each of them."""
-
-PAUSE_S: Final = 0.05
 
 
 @dataclass(slots=True)
@@ -117,17 +112,21 @@ class Handover:
     ) -> None:
         """From the WAL to triggers, by the same barrier in the other direction."""
         buffers = buffer_roll(self.names)
-        barrier = self._barrier(conn, rules)
-        failpoint("handover.before_back")
-        with barrier.locked(table):
-            install_triggers(conn, table, lock_timeout_ms=rules.lock_timeout_ms)
-            barrier.withdraw(roll.publication, table)
-            publish_buffer(conn, self.store, buffers, table.oid)
-            # A table that went straight to the WAL may not be on record yet.
-            track(conn, table, source=self.names.slot, mode=Mode.WAL, by=[self.names.slot])
-            self._set_mode(conn, table, Mode.TRIGGER, error=reason)
-            barrier.tell(table, Mode.TRIGGER)
-            record_as_planned(conn, self.store, roll)
+
+        def go_once() -> None:
+            barrier = self._barrier(conn, rules)
+            failpoint("handover.before_back")
+            with barrier.locked(table):
+                install_triggers(conn, table, lock_timeout_ms=rules.lock_timeout_ms)
+                barrier.withdraw(roll.publication, table)
+                publish_buffer(conn, self.store, buffers, table.oid)
+                # A table that went straight to the WAL may not be on record yet.
+                track(conn, table, source=self.names.slot, mode=Mode.WAL)
+                self._set_mode(conn, table, Mode.TRIGGER, error=reason)
+                barrier.tell(table, Mode.TRIGGER)
+                record_as_planned(conn, self.store, roll)
+
+        try_often(go_once)
         failpoint("handover.after_back")
         for each in (roll, buffers):
             check_membership(conn, self.store, each)
@@ -145,14 +144,7 @@ class Handover:
         self, conn: Connection, table: TableInfo, rules: TableRules, roll: Roll
     ) -> None:
         """From triggers to the WAL, in a few tries; raises SourceError if none came through."""
-        for tries_left in reversed(range(TRIES)):
-            try:
-                self._pass_once(self._barrier(conn, rules), table, roll)
-                break
-            except SourceError as error:
-                if not error.retry or not tries_left:
-                    raise
-                time.sleep(PAUSE_S)
+        try_often(lambda: self._pass_once(self._barrier(conn, rules), table, roll))
         failpoint("handover.after_barrier")
         check_membership(conn, self.store, roll)
         self.given_up.pop(table.oid, None)

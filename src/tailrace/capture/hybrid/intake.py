@@ -78,7 +78,7 @@ class TriggerIntake:
         with barrier.locked(table):
             must_be_unchanged(conn, table)
             install_triggers(conn, table, lock_timeout_ms=rules.lock_timeout_ms)
-            track(conn, table, source=source, mode=Mode.TRIGGER, by=[source])
+            track(conn, table, source=source, mode=Mode.TRIGGER)
             set_mode(conn, table.oid, Mode.TRIGGER, source=source)
             if is_published:
                 publish_buffer(conn, self._store, roll, table.oid)

@@ -57,7 +57,7 @@ class TriggerUpkeep:
             sync_capture(conn, table, lock_timeout_ms=rules.lock_timeout_ms)
             logger.info("capture follows the columns table=%s", table.qualified)
         if tracked.qualified != table.qualified:
-            track(conn, table, source=self._names.slot, mode=tracked.mode, by=())
+            track(conn, table, source=self._names.slot, mode=tracked.mode)
 
     def tidy(self, conn: Connection, table: TableInfo) -> None:
         """Remove what triggers have left of a table that the WAL gives now."""

@@ -212,13 +212,13 @@ BEGIN
             USING ERRCODE = 'invalid_transaction_state';
     END IF;
     IF to_regclass(buffer) IS NULL THEN
+        -- Without an index: every writer would pay for it, and it is read from end to end anyway.
         EXECUTE format(
             'CREATE TABLE %s (seq bigint GENERATED ALWAYS AS IDENTITY (CACHE 1), xid xid8, '
             'op "char", depth integer, ts timestamptz, key_hash bigint, shape integer, '
             'form text, new_row text, old_row text) USING heap WITH '
             '(autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 20000)',
             buffer);
-        EXECUTE format('CREATE INDEX ON %s (xid)', buffer);
     END IF;
     SELECT * INTO plan FROM tailrace.plan_capture(tracked);
     IF plan.form IS NULL THEN

@@ -12,7 +12,7 @@ SELECT EXISTS (
                         16))::bit(64)::bigint)
 $$;
 
--- How many rows a buffer holds, counted up to a million and one, and since when.
+-- How many rows a buffer holds, counted up to a million and one, and since when it holds these.
 CREATE FUNCTION tailrace.buffered(tracked oid, OUT rows bigint, OUT oldest timestamptz)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -20,8 +20,8 @@ DECLARE
 BEGIN
     rows := 0;
     IF buffer IS NOT NULL THEN
-        EXECUTE format('SELECT (SELECT count(*) FROM (SELECT FROM %1$s LIMIT 1000001) AS first), '
-                       '(SELECT ts FROM %1$s ORDER BY xid LIMIT 1)', buffer) INTO rows, oldest;
+        EXECUTE format('SELECT count(*), min(ts) FROM (SELECT ts FROM %s LIMIT 1000001) AS held',
+                       buffer) INTO rows, oldest;
     END IF;
 END $$;
 
