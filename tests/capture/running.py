@@ -70,6 +70,7 @@ def hybrid(
     transition_timeout_s: float = 300.0,
     shadow_s: float = 0.0,
     auto_replica_identity: bool = False,
+    handover_lag_bytes_max: int = 16 << 20,
 ) -> HybridSettings:
     """How tables are captured in a test; `tables` gives some of them a mode of their own."""
     rules = TableRules(
@@ -78,6 +79,7 @@ def hybrid(
         auto_replica_identity=auto_replica_identity,
         lock_timeout_ms=lock_timeout_ms,
         shadow_s=shadow_s,
+        handover_lag_bytes_max=handover_lag_bytes_max,
     )
     of_some = [
         (pattern, replace(rules, mode=CaptureMode(own))) for pattern, own in (tables or {}).items()

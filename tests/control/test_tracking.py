@@ -10,12 +10,12 @@ import pytest
 from tailrace.control.tracking import (
     TRANSITION_CHANNEL,
     Mode,
+    describe,
     forget,
     read_tracked,
     set_confirmed,
     set_error,
     set_mode,
-    set_readers,
     track,
 )
 from tailrace.errors import SourceError
@@ -69,7 +69,7 @@ def test_a_shared_table_has_one_row_that_names_its_streams(
     controlled: Connection, table: TableInfo
 ) -> None:
     track(controlled, table, source=SOURCE, mode=Mode.WAL)
-    set_readers(controlled, table.oid, ["lake", "search"], source=SOURCE)
+    describe(controlled, table, ["lake", "search"], source=SOURCE)
     (tracked,) = read_tracked(controlled, SOURCE).values()
     assert (tracked.tracked_by, tracked.mode) == (("lake", "search"), Mode.TRIGGER)
     forget(controlled, table.oid, source=SOURCE)

@@ -95,12 +95,12 @@ def log_problems(
     return problems
 
 
-def settle(problems: Callable[[], list[str]], *, patience_s: float) -> None:
+def settle(problems: Callable[[], list[str]], *, patience_s: float, pause_s: float = 3.0) -> None:
     """The source is at rest: look again and again until there is nothing to complain about."""
     deadline = time.monotonic() + patience_s
     while found := problems():
         assert time.monotonic() < deadline, "\n".join(found)
-        time.sleep(3)
+        time.sleep(pause_s)
 
 
 def lake_problems(

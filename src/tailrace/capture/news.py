@@ -21,6 +21,6 @@ class News:
         was, self._said[subject] = self._said.get(subject), text
         return was != text
 
-    def forget(self, subject: str) -> None:
-        """It is over; if it comes again it is news again."""
-        self._said.pop(subject, None)
+    def forget(self, subject: str) -> bool:
+        """It is over; if it comes again it is news again. Whether anything had been said."""
+        return self._said.pop(subject, None) is not None

@@ -107,12 +107,13 @@ def track(conn: Connection, table: TableInfo, *, source: str, mode: Mode) -> Non
         )
 
 
-def set_readers(conn: Connection, oid: int, readers: Sequence[str], *, source: str) -> None:
-    """Note which streams read a table."""
+def describe(conn: Connection, table: TableInfo, readers: Sequence[str], *, source: str) -> None:
+    """Note what a table is called now, and which streams read it."""
     query = """UPDATE tailrace.change_tracking
-                  SET tracked_by = %s, updated_at = clock_timestamp()
+                  SET schema_name = %s, table_name = %s, tracked_by = %s,
+                      updated_at = clock_timestamp()
                 WHERE table_oid = %s AND source = %s"""
-    conn.execute(query, (list(readers), oid, source))
+    conn.execute(query, (table.schema, table.name, list(readers), table.oid, source))
 
 
 def forget(conn: Connection, oid: int, *, source: str) -> None:
@@ -167,6 +168,13 @@ def set_error(conn: Connection, oid: int, error: str | None, *, source: str) -> 
     query = """UPDATE tailrace.change_tracking SET last_error = %s, updated_at = clock_timestamp()
                 WHERE table_oid = %s AND source = %s AND last_error IS DISTINCT FROM %s"""
     conn.execute(query, (error, oid, source, error))
+
+
+def clear_error(conn: Connection, oid: int, error: str, *, source: str) -> None:
+    """Note that this is not wrong with a table any more; what else is wrong by now stays."""
+    query = """UPDATE tailrace.change_tracking SET last_error = NULL, updated_at = clock_timestamp()
+                WHERE table_oid = %s AND source = %s AND last_error = %s"""
+    conn.execute(query, (oid, source, error))
 
 
 def set_confirmed(conn: Connection, position: Lsn, *, source: str) -> None:

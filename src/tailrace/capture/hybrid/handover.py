@@ -138,7 +138,8 @@ class Handover:
             raise SourceError(f"nobody streams from slot {self.names.slot}", retry=True)
         lag_bytes = wal_position(conn) - slot.confirmed_flush_lsn
         if lag_bytes > rules.handover_lag_bytes_max:
-            raise SourceError(f"the stream is {lag_bytes} bytes behind", retry=True)
+            most = rules.handover_lag_bytes_max
+            raise SourceError(f"the stream is more than {most} bytes behind", retry=True)
 
     def pass_barrier(
         self, conn: Connection, table: TableInfo, rules: TableRules, roll: Roll

@@ -13,7 +13,7 @@ from tailrace.capture.drains.passed_marks import PassedMarks
 from tailrace.capture.modes import HybridSettings
 from tailrace.capture.roll import Roll
 from tailrace.control.schema import installed_version
-from tailrace.control.tracking import Mode, Tracked, set_confirmed, set_mode, set_readers, track
+from tailrace.control.tracking import Mode, Tracked, describe, set_confirmed, set_mode, track
 from tailrace.model import Lsn
 from tailrace.postgres.catalog import read_tables
 from tailrace.postgres.quote import SourceNames
@@ -71,10 +71,11 @@ class OnRecord:
         self.is_done = False
 
     def put(self, conn: Connection, captured: Captured, should_go_on: Callable[[], bool]) -> None:
-        """Where the control schema is, show who reads which table, tables that never had a trigger
-        too, and how far the log is; then delete from the buffers what it has.
+        """Where the control schema is, show tables as they are called and who reads them, those
+        that never had a trigger too, and how far the log is; then delete from the buffers what it
+        has.
         """
-        self._note_readers(conn, captured.tracked)
+        self._describe(conn, captured.tracked)
         if not self._task.has_slot or not installed_version(conn):
             return
         source = self._task.names.slot
@@ -88,12 +89,12 @@ class OnRecord:
             self._see_if_done(conn, captured, slot.confirmed_flush_lsn)
             self._marks.turn(conn, slot.confirmed_flush_lsn, should_go_on)
 
-    def _note_readers(self, conn: Connection, tracked: dict[int, Tracked]) -> None:
+    def _describe(self, conn: Connection, tracked: dict[int, Tracked]) -> None:
         """Streams come and go; what they read is captured for as long as it is meant to be."""
         for table in read_tables(conn, tracked):
-            readers = self._task.selection.readers(table)
-            if readers != tracked[table.oid].tracked_by:
-                set_readers(conn, table.oid, readers, source=self._task.names.slot)
+            readers, known = self._task.selection.readers(table), tracked[table.oid]
+            if (known.qualified, known.tracked_by) != (table.qualified, readers):
+                describe(conn, table, readers, source=self._task.names.slot)
 
     def _see_if_done(self, conn: Connection, captured: Captured, confirmed: Lsn) -> None:
         """If no table is ever to come from the WAL, the slot is needed only until all that tables

@@ -15,16 +15,16 @@ from tailrace.capture.hybrid.handover import Handover
 from tailrace.capture.hybrid.intake import TriggerIntake
 from tailrace.capture.hybrid.on_record import Captured, OnRecord, Task
 from tailrace.capture.hybrid.shadow import Shadow
+from tailrace.capture.hybrid.trouble import Trouble
 from tailrace.capture.hybrid.upkeep import TriggerUpkeep
 from tailrace.capture.hybrid.wanting import Means, Wanted, wanted_means
 from tailrace.capture.membership import Membership, Refusal
 from tailrace.capture.modes import TableRules
-from tailrace.capture.news import News
 from tailrace.capture.removal import take_out_one, why_out
 from tailrace.capture.roll import Roll, buffer_roll, check_membership, rolls_of
 from tailrace.capture.watch import Watch
-from tailrace.control.tracking import Mode, Tracked, read_tracked, set_error
-from tailrace.errors import SchemaError, SourceError, TailraceError
+from tailrace.control.tracking import Mode, Tracked, read_tracked
+from tailrace.errors import SchemaError, SourceError
 from tailrace.postgres.catalog import TableInfo, read_tables, tables_matching
 from tailrace.postgres.publication import drop_publication, fingerprint
 from tailrace.postgres.replica_identity import make_identifiable
@@ -46,7 +46,7 @@ class HybridTables:
         self._upkeep = TriggerUpkeep(store, task.names, task.leader_pid)
         self._handover = Handover(store, task.names, task.leader_pid, self._shadow)
         self._record = OnRecord(task)
-        self._news = News()
+        self._trouble = Trouble(task.names.slot)
 
     @property
     def is_done(self) -> bool:
@@ -115,7 +115,10 @@ class HybridTables:
         for oid, tracked in captured.tracked.items():
             left = living.get(oid)
             if left is None or not selection.means(left):
-                self._upkeep.let_go(conn, tracked, left)
+                try:
+                    self._upkeep.let_go(conn, tracked, left)
+                except SourceError as error:
+                    self._trouble.say(conn, oid, tracked.qualified, error)
 
     def _step(
         self, conn: Connection, table: TableInfo, captured: Captured, *, is_streaming: bool
@@ -143,27 +146,18 @@ class HybridTables:
                 self._upkeep.let_go(conn, tracked, table)
                 return Refusal(table, wanted.blocker.message, wanted.blocker.fix)
             elif tracked is not None:
-                self._upkeep.mend(conn, table, tracked, rules)
+                self._upkeep.mend(conn, table, rules)
                 if is_streaming:
                     self._move(conn, table, tracked, wanted)
-            self._news.forget(table.qualified)
+            self._trouble.is_over(conn, table.oid, tracked)
         except (SourceError, SchemaError) as error:
-            self._say(conn, table, error)
+            self._trouble.say(conn, table.oid, table.qualified, error)
         return None
 
     def _identify(self, conn: Connection, table: TableInfo, rules: TableRules) -> None:
         if not table.has_usable_identity:
             make_identifiable(conn, table, lock_timeout_ms=rules.lock_timeout_ms)
             logger.warning("table got replica identity full table=%s", table.qualified)
-
-    def _say(self, conn: Connection, table: TableInfo, error: TailraceError) -> None:
-        """A table that is captured stays as it is, for now; it is shown why."""
-        if table.oid in read_tracked(conn, self._task.names.slot):
-            set_error(conn, table.oid, str(error), source=self._task.names.slot)
-        if self._news.is_new(table.qualified, str(error)):
-            logger.warning(
-                "table stays as it is for now table=%s reason=%s", table.qualified, error
-            )
 
     def _new(self, conn: Connection, table: TableInfo, wanted: Wanted) -> Refusal | None:
         match wanted.means:

@@ -14,7 +14,7 @@ import psycopg
 
 from tailrace.capture.modes import TableRules
 from tailrace.capture.watch import want_anew
-from tailrace.control.tracking import Tracked, forget, read_tracked, set_error, track
+from tailrace.control.tracking import Tracked, forget, read_tracked, set_error
 from tailrace.errors import SourceError
 from tailrace.failpoint import failpoint
 from tailrace.postgres.barrier import Barrier
@@ -48,16 +48,14 @@ class TriggerUpkeep:
         self._names = names
         self._leader_pid = leader_pid
 
-    def mend(self, conn: Connection, table: TableInfo, tracked: Tracked, rules: TableRules) -> None:
-        """Put back what is missing of a table's triggers, and follow its columns and its name."""
+    def mend(self, conn: Connection, table: TableInfo, rules: TableRules) -> None:
+        """Put back what is missing of a table's triggers, and follow its columns."""
         problems = trigger_problems(conn, table.oid)
         if problems:
             self._put_back(conn, table, rules, problems[0])
         elif not shape_is_current(conn, table.oid):
             sync_capture(conn, table, lock_timeout_ms=rules.lock_timeout_ms)
             logger.info("capture follows the columns table=%s", table.qualified)
-        if tracked.qualified != table.qualified:
-            track(conn, table, source=self._names.slot, mode=tracked.mode)
 
     def tidy(self, conn: Connection, table: TableInfo) -> None:
         """Remove what triggers have left of a table that the WAL gives now."""

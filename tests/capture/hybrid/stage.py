@@ -1,0 +1,103 @@
+"""A source with a journal, and the lives of capture on it: each ends by a kill."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+
+from tailrace.capture import Settings
+from tailrace.storage import FileStore
+from tests.capture.running import CaptureProcess, hybrid, process, settings
+from tests.oracle import journal
+from tests.oracle.run import EAGER, SMALL
+from tests.oracle.verdict import settle
+from tests.server import Database
+
+PATIENCE_S = 120.0
+WRITERS = 3
+ALL = len(journal.TABLES)
+
+
+@dataclass
+class Stage:
+    """A source, its log, and how long capture waits for locks and for hand-overs."""
+
+    database: Database
+    directory: Path
+    lock_timeout_ms: int = 900
+    transition_timeout_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        self.store = FileStore(self.directory / "log")
+        with self.database.connect() as connection:
+            journal.make(connection)
+
+    def told(self, mode: str) -> Settings:
+        """Tables in this mode; a slot may be there whatever it is."""
+        tables = [f"{journal.SCHEMA}.{table}" for table in journal.TABLES]
+        rules = hybrid(
+            "auto",
+            tables=dict.fromkeys(tables, mode),
+            lock_timeout_ms=self.lock_timeout_ms,
+            transition_timeout_s=self.transition_timeout_s,
+        )
+        return settings(
+            self.database.dsn, *tables, limits=SMALL, merge=EAGER, sender_timeout_s=3, hybrid=rules
+        )
+
+    def live_until(self, mode: str, state: str) -> None:
+        """Capture until every table is in this state; then it is killed."""
+        query = "SELECT count(*) FROM tailrace.change_tracking WHERE cdc_mode = %s"
+        with process(self.told(mode), self.store.url, self.directory / "said") as capture:
+            self.wait_for(capture, query, state)
+
+    def live_until_given_up(self, mode: str) -> None:
+        """Capture until every table is handed over, or has fallen back and says why."""
+        query = """SELECT count(*) FROM tailrace.change_tracking
+                    WHERE cdc_mode = 'WAL' OR cdc_mode = 'TRIGGER' AND last_error LIKE %s"""
+        with process(self.told(mode), self.store.url, self.directory / "said") as capture:
+            self.wait_for(capture, query, "%is being written%")
+
+    def die_at(self, mode: str, *failpoints: str) -> None:
+        """Capture until it dies at a step; then again, until it dies at the next."""
+        output = self.directory / "said"
+        for failpoint in failpoints:
+            with process(self.told(mode), self.store.url, output, failpoint=failpoint) as capture:
+                deadline = time.monotonic() + PATIENCE_S
+                while capture.is_running:
+                    assert time.monotonic() < deadline, f"{failpoint} never came\n{capture.said()}"
+                    time.sleep(0.02)
+                assert capture.wait() == 137, capture.said()
+
+    def wait_for(self, capture: CaptureProcess, query: str, argument: str) -> None:
+        """Until the query, which may fail meanwhile, counts every table."""
+        deadline = time.monotonic() + PATIENCE_S
+        with self.database.connect() as connection:
+            while True:
+                assert capture.is_running, capture.said()
+                assert time.monotonic() < deadline, f"never {argument}\n{capture.said()}"
+                with suppress(psycopg.errors.UndefinedTable):
+                    if connection.execute(query.encode(), [argument]).fetchone() == (ALL,):
+                        return
+                time.sleep(0.05)
+
+    def writing(self, count: int = WRITERS, *, is_strict: bool = False) -> journal.Journaling:
+        """Writers with transactions open across every step."""
+        return journal.Journaling(self.database.connect, seed=1, count=count, is_strict=is_strict)
+
+    def settle(self, mode: str) -> None:
+        """At rest, the log comes to hold just what was committed."""
+        with (
+            process(self.told(mode), self.store.url, self.directory / "said") as capture,
+            self.database.connect() as connection,
+        ):
+            settle(
+                lambda: journal.problems(self.store, connection),
+                patience_s=PATIENCE_S,
+                pause_s=0.3,
+            )
+            assert capture.terminate() == 0, capture.said()

@@ -1,0 +1,149 @@
+"""Tables that are altered, moved, truncated, detached or dropped, and streams that leave, whichever
+way the tables are captured and while they are handed over.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+import psycopg
+import pytest
+
+from tailrace.capture import Settings
+from tailrace.log.bases import newest_positions
+from tailrace.log.wanted import wanted_bases
+from tailrace.postgres.selection import Selection
+from tailrace.storage import FileStore
+from tests.capture.hybrid.test_handover import modes, trigger_states
+from tests.capture.oracle import assert_equal, read_changes
+from tests.capture.running import Running, hybrid, settings, wait_caught_up
+from tests.server import Database
+
+_TABLES = """
+CREATE SCHEMA shop;
+CREATE TABLE moved (id int PRIMARY KEY);
+CREATE TABLE gone (id int PRIMARY KEY);
+CREATE TABLE rekeyed (a int PRIMARY KEY, b int NOT NULL);
+CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY RANGE (id);
+CREATE TABLE shop.low PARTITION OF parted FOR VALUES FROM (0) TO (100);
+CREATE TABLE shop.high PARTITION OF parted FOR VALUES FROM (100) TO (200);
+"""
+_NAMES = ("t", "moved", "gone", "rekeyed", "parted")
+
+_DEEDS = """
+INSERT INTO t VALUES (1, 'a'); INSERT INTO moved VALUES (1); INSERT INTO gone VALUES (1);
+INSERT INTO rekeyed VALUES (1, 10), (2, 20); INSERT INTO parted VALUES (50), (150);
+ALTER TABLE t ADD w int; INSERT INTO t VALUES (2, 'b', 2); TRUNCATE t;
+ALTER TABLE t DROP v; INSERT INTO t VALUES (3, 3);
+ALTER TABLE rekeyed DROP CONSTRAINT rekeyed_pkey, ADD PRIMARY KEY (b);
+INSERT INTO rekeyed VALUES (1, 30);
+ALTER TABLE moved RENAME TO t_moved; ALTER TABLE t_moved SET SCHEMA shop;
+INSERT INTO shop.t_moved VALUES (2);
+ALTER TABLE parted DETACH PARTITION shop.low; INSERT INTO shop.low VALUES (51);
+CREATE TABLE shop.next (LIKE parted INCLUDING ALL);
+ALTER TABLE parted ATTACH PARTITION shop.next FOR VALUES FROM (200) TO (300);
+INSERT INTO parted VALUES (250);
+DROP TABLE gone;
+"""
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """All that happens now and then happens often."""
+    monkeypatch.setattr("tailrace.capture.housekeeping.TABLES_INTERVAL_S", 0.1)
+    monkeypatch.setattr("tailrace.capture.drains.leader.DETECT_INTERVAL_S", 0.1)
+    caplog.set_level(logging.INFO)
+
+
+def told(database: Database, mode: str) -> Settings:
+    """Such that every table comes to be in this mode, and stays there."""
+    tables = [f"public.{name}" for name in _NAMES] + ["shop.t_moved"]
+    own = dict.fromkeys(tables, "trigger") if mode == "TRIGGER" else {}
+    # The stream is never near enough for a hand-over to end.
+    lag = -1 if mode == "TRANSITIONING" else 16 << 20
+    rules = hybrid("auto", tables=own, handover_lag_bytes_max=lag)
+    return settings(database.dsn, *tables, hybrid=rules)
+
+
+def lead_to(
+    database: Database, source: psycopg.Connection, store: FileStore, names: Sequence[str]
+) -> None:
+    """Let triggers capture the tables."""
+    with Running(told(database, "TRIGGER"), store) as capture:
+        capture.wait_until(lambda: modes(source) == dict.fromkeys(names, "TRIGGER"))
+
+
+@pytest.mark.parametrize("mode", ["TRIGGER", "TRANSITIONING", "WAL"])
+def test_f080_whatever_is_done_to_tables_in_each_mode_is_followed(
+    database: Database, source: psycopg.Connection, store: FileStore, mode: str
+) -> None:
+    source.execute(_TABLES)
+    lead_to(database, source, store, _NAMES)
+    left = ("t", "t_moved", "rekeyed", "parted")
+    with Running(told(database, mode), store) as capture:
+        capture.wait_until(lambda: modes(source) == dict.fromkeys(_NAMES, mode))
+        for deed in filter(str.strip, _DEEDS.split(";")):
+            source.execute(deed.encode())
+        capture.wait_until(lambda: set(modes(source)) == set(left))
+        wait_caught_up(capture, source)
+    with Running(told(database, "WAL"), store) as capture:
+        capture.wait_until(lambda: modes(source) == dict.fromkeys(left, "WAL"))
+        source.execute("INSERT INTO shop.t_moved VALUES (3)")
+        wait_caught_up(capture, source)
+    assert_equal(store, source, "public.t")
+    changes = list(read_changes(store))
+    named = [change.relation.qualified for change in changes if "moved" in change.relation.name]
+    assert named == ["public.moved", "shop.t_moved", "shop.t_moved"]
+    (oid,) = source.execute("SELECT 'parted'::regclass::oid::bigint").fetchone() or (0,)
+    ids = [(change.new or {}).get("id") for change in changes if change.relation.oid == oid]
+    # What a partition takes along or brings is not streamed: the table is to be read anew.
+    assert ids == ["50", "150", "250"]
+    assert oid in wanted_bases(store, newest_positions(store))
+
+
+def test_f080_streams_share_a_capture_and_leave_it_while_it_is_handed_over(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    def read_by(**streams: Sequence[str]) -> Settings:
+        stuck = told(database, "TRANSITIONING")
+        selection = Selection(["public.t"], (), streams)
+        return replace(stuck, duties=replace(stuck.duties, selection=selection))
+
+    def readers() -> list[str] | None:
+        query = "SELECT tracked_by FROM tailrace.change_tracking WHERE table_name = 't'"
+        row = source.execute(query).fetchone()
+        return None if row is None else list(row[0])
+
+    lead_to(database, source, store, ["t"])
+    with Running(read_by(lake=["public.*"], search=["public.t"], other=["shop.*"]), store) as first:
+        first.wait_until(lambda: modes(source) == {"t": "TRANSITIONING"})
+        first.wait_until(lambda: readers() == ["lake", "search"])
+    with Running(read_by(search=["public.t"]), store) as second:
+        second.wait_until(lambda: readers() == ["search"])
+        assert modes(source) == {"t": "TRANSITIONING"}
+        source.execute("INSERT INTO t VALUES (1, 'a')")
+        wait_caught_up(second, source)
+    source.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    with Running(settings(database.dsn, "public.other", hybrid=hybrid("auto")), store) as third:
+        third.wait_until(lambda: modes(source) == {"other": "WAL"})
+        assert trigger_states(source, "t") == []
+    assert [change.op for change in read_changes(store)] == ["I"]
+
+
+def test_f082_of_two_that_start_at_once_one_drains_and_the_other_goes_on_after_it(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    slotless = settings(database.dsn, hybrid=hybrid("trigger"))
+    with Running(slotless, store) as one, Running(slotless, store) as other:
+        one.wait_until(lambda: modes(source) == {"t": "TRIGGER"})
+        source.execute("INSERT INTO t VALUES (1, 'a')")
+        one.wait_until(lambda: len(list(read_changes(store))) == 1)
+        assert one.value("leader") + other.value("leader") == 1
+        leader, standby = (one, other) if one.value("leader") else (other, one)
+        leader.stop()
+        source.execute("UPDATE t SET v = 'b'")
+        standby.wait_until(lambda: len(list(read_changes(store))) == 2)
+        assert standby.value("leader") == 1
+    assert_equal(store, source, "public.t")
