@@ -2,14 +2,14 @@
 a plain outbox trigger that keeps rows as jsonb.
 
 The writer runs inside the server and writes the disk lazily, so that nothing but the work itself is
-measured: the worst case. After a hand-over the table has no triggers and the real daemon reads the
-WAL meanwhile, on the same cores; there the writer is a client that commits as clients do.
+measured: the worst case. After a hand-over the table has no triggers, and the same writer is
+measured while the real daemon reads the WAL on the same cores.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -30,8 +30,6 @@ ROWS_PER_STATEMENT: Final = 100
 LOCK_MS: Final = 5000
 _ROWS_SHARE: Final = 10
 """Of the rows of a backlog, one in so many is written by each side in each round."""
-_CLIENT_SHARE: Final = 10
-"""And of these one in so many by a client."""
 
 _OUTBOX: Final = """
 CREATE TABLE bench.outbox (
@@ -96,13 +94,12 @@ def run(workbench: Workbench) -> Report:
                 samples.append(_written(conn, side, rows))
                 workbench.say(f"round {round_number + 1} {_described(samples[-1])}")
             _choose(conn, table, "none")
-            for sample in _beside_the_wal(source, rows // _CLIENT_SHARE, round_number):
-                samples.append(sample)
-                workbench.say(f"round {round_number + 1} {_described(sample)}")
+            samples.append(_beside_the_wal(source, conn, rows))
+            workbench.say(f"round {round_number + 1} {_described(samples[-1])}")
     lines = [line for kind in KINDS for line in _lines(samples, kind)]
     return Report(
         "trigger_overhead",
-        [*lines, _wal_line(samples)],
+        lines,
         samples,
         {"rows": rows, "rows_per_statement": ROWS_PER_STATEMENT},
     )
@@ -143,36 +140,13 @@ def _written(conn: Connection, side: str, rows: int) -> dict[str, object]:
     return sample
 
 
-def _beside_the_wal(source: Source, rows: int, round_number: int) -> Iterator[dict[str, object]]:
-    """A client that commits each row, alone and beside the daemon; who is first changes."""
-    source.begin(changes=0)
-    count = 2 * rows
-    sides: dict[str, Callable[[], dict[str, object]]] = {
-        "client alone": lambda: _client(source, "client alone", rows),
-        "client beside wal": lambda: _beside_capture(source, rows, count),
-    }
-    order = list(sides) if round_number % 2 == 0 else list(reversed(sides))
-    for name in order:
-        yield sides[name]()
-
-
-def _beside_capture(source: Source, rows: int, changes: int) -> dict[str, object]:
-    with source.capture("socket", changes) as child:
+def _beside_the_wal(source: Source, conn: Connection, rows: int) -> dict[str, object]:
+    """The writer beside the daemon, which has caught up with all that was before."""
+    source.begin()
+    with source.capture("socket", len(KINDS) * rows) as child:
         child.event("streaming")
-        sample = _client(source, "client beside wal", rows)
+        sample = _written(conn, "wal", rows)
         child.event("done")
-    return sample
-
-
-def _client(source: Source, side: str, rows: int) -> dict[str, object]:
-    sample: dict[str, object] = {"side": side, "rows": rows}
-    with source.connect() as conn, _timed(sample, "rate", 2 * rows):
-        for number in range(rows):
-            conn.execute(
-                "INSERT INTO public.orders VALUES (%s, 1, 12.34, 'a note', now(), true)", (number,)
-            )
-        for number in range(rows):
-            conn.execute("DELETE FROM public.orders WHERE id = %s", (number,))
     return sample
 
 
@@ -199,15 +173,12 @@ def _lines(samples: list[dict[str, object]], kind: str) -> list[Line]:
     return [
         ratio_line(f"{kind}, triggers", "rows/s", ours, outbox, floor, beside_name="outbox"),
         ratio_line(f"{kind}, triggers", "rows/s", ours, none, None, beside_name="no capture"),
+        ratio_line(
+            f"{kind}, handed over to the wal",
+            "rows/s",
+            _rates(samples, "wal", kind),
+            none,
+            Bound(WAL_FLOOR),
+            beside_name="no capture",
+        ),
     ]
-
-
-def _wal_line(samples: list[dict[str, object]]) -> Line:
-    return ratio_line(
-        "client, handed over to the wal",
-        "rows/s",
-        _rates(samples, "client beside wal", "rate"),
-        _rates(samples, "client alone", "rate"),
-        Bound(WAL_FLOOR),
-        beside_name="no capture",
-    )

@@ -59,7 +59,7 @@ def test_a_host_that_is_unknown(project: Project) -> None:
     assert "check the host" in hint
 
 
-def test_f035_a_server_without_logical_wal_and_a_wrong_password(
+def test_f035_a_server_without_logical_wal_in_each_mode_and_a_wrong_password(
     project: Project, postgres_server: ServerFactory
 ) -> None:
     server = postgres_server({"wal_level": "replica"})
@@ -67,6 +67,14 @@ def test_f035_a_server_without_logical_wal_and_a_wrong_password(
     code, error, hint = project.run("capture").failure
     assert (code, error) == (1, "wal_level is replica, capture from the wal needs logical")
     assert hint == "ALTER SYSTEM SET wal_level = 'logical', then restart postgres"
+    project.configure(server.dsn, mode="auto")
+    with server.connect() as admin, project.running("capture") as capture:
+        admin.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        capture.await_line("table taken up by triggers table=public.t")
+        admin.execute("INSERT INTO t VALUES (1)")
+        project.await_captured(admin)
+        assert "TRIGGER" in project.run("status").out
+        assert capture.stop().code == 0, capture.text
     with server.connect() as admin:
         admin.execute("CREATE ROLE locked LOGIN PASSWORD 'right'")
         row = admin.execute("SHOW hba_file").fetchone()

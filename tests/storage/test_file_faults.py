@@ -15,6 +15,7 @@ import pytest
 
 from tailrace.errors import StoreError
 from tailrace.storage import FileStore, ObjectMissing
+from tests import disk
 from tests.storage.lossy_disk import LossyDisk
 
 MiB = 1 << 20
@@ -28,16 +29,8 @@ def files(root: Path) -> list[str]:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A real file system of one MiB."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tailrace-test", str(place)]
-    if os.geteuid() != 0:
-        pytest.skip("a disk of one MiB must be mounted, which needs root: run the tests as root")
-    mounted = subprocess.run(mount, capture_output=True, text=True)
-    if mounted.returncode != 0:
-        pytest.skip(f"a disk of one MiB cannot be mounted here: {mounted.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with disk.small_disk(tmp_path / "small") as place:
+        yield place
 
 
 def test_f088_a_full_disk_is_reported_and_leaves_nothing(small_disk: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -17,6 +18,7 @@ from tailrace.capture.drains import passed_rows, taking
 from tailrace.errors import SourceError
 from tailrace.log import Reader
 from tailrace.log.header import DRAINED
+from tailrace.log.retention import RetentionPolicy, retain
 from tailrace.log.verify import verify
 from tailrace.storage import FileStore
 from tests.capture.draining import (
@@ -110,6 +112,20 @@ def test_what_is_drained_is_told_by_the_log_and_by_nothing_else(
     assert numbers(store) == [1, 2, 3, 4]
     note = Reader(store).tip().note
     assert note is not None and DRAINED in note
+
+
+def test_what_is_drained_is_known_when_retention_has_dropped_all_it_can(
+    conn: psycopg.Connection, store: FileStore
+) -> None:
+    for number in range(3):
+        conn.execute("INSERT INTO t VALUES (%s, 'x')", [number])
+        drain_all(conn, store)
+    retain(store, RetentionPolicy(age_s=0.0, bytes_max=0), now_s=time.time() + 3600)
+    assert numbers(store) == [3]
+    conn.execute("INSERT INTO t VALUES (3, 'x')")
+    drain_all(conn, store, deletes=True)
+    assert numbers(store) == [3, 4]
+    assert buffered_count(conn, "public.t") == 0
 
 
 def test_only_rows_that_the_log_has_are_deleted(conn: psycopg.Connection, store: FileStore) -> None:

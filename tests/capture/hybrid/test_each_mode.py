@@ -1,5 +1,5 @@
-"""Tables that are altered, moved, truncated, detached or dropped, and streams that leave, whichever
-way the tables are captured and while they are handed over.
+"""Tables that are altered, moved, truncated, detached or dropped, streams that leave, leaders that
+meet and buffers that are full: in each mode, and while tables are handed over.
 """
 
 from __future__ import annotations
@@ -7,9 +7,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from tailrace.capture import Settings
 from tailrace.log.bases import newest_positions
@@ -19,6 +21,8 @@ from tailrace.storage import FileStore
 from tests.capture.hybrid.test_handover import modes, trigger_states
 from tests.capture.oracle import assert_equal, read_changes
 from tests.capture.running import Running, hybrid, settings, wait_caught_up
+from tests.capture.tracked import buffer_of
+from tests.disk import small_disk
 from tests.server import Database
 
 _TABLES = """
@@ -146,4 +150,30 @@ def test_f082_of_two_that_start_at_once_one_drains_and_the_other_goes_on_after_i
         source.execute("UPDATE t SET v = 'b'")
         standby.wait_until(lambda: len(list(read_changes(store))) == 2)
         assert standby.value("leader") == 1
+    assert_equal(store, source, "public.t")
+
+
+def test_f088_a_full_disk_in_the_buffer_fails_its_writer_alone_and_loses_nothing(
+    database: Database, source: psycopg.Connection, store: FileStore, server_dir: Path
+) -> None:
+    owner = server_dir.joinpath("shared").stat().st_uid
+    with (
+        Running(settings(database.dsn, hybrid=hybrid("trigger")), store) as capture,
+        small_disk(server_dir / "small", owner=owner) as place,
+    ):
+        capture.wait_until(lambda: modes(source) == {"t": "TRIGGER"})
+        query = sql.SQL("CREATE TABLESPACE small LOCATION {}").format(str(place))
+        source.execute(query)
+        move = sql.SQL("ALTER TABLE {} SET TABLESPACE {}")
+        kept = sql.SQL(buffer_of(source, "public.t"))
+        source.execute(move.format(kept, sql.Identifier("small")))
+        with pytest.raises(psycopg.errors.DiskFull):
+            source.execute(
+                "INSERT INTO t SELECT n, repeat('x', 999) FROM generate_series(1, 2000) AS n"
+            )
+        assert source.execute("SELECT count(*) FROM t").fetchone() == (0,)
+        source.execute(move.format(kept, sql.Identifier("pg_default")))
+        source.execute("DROP TABLESPACE small")
+        source.execute("INSERT INTO t VALUES (1, 'a')")
+        capture.wait_until(lambda: len(list(read_changes(store))) == 1)
     assert_equal(store, source, "public.t")
