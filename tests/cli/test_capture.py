@@ -67,14 +67,6 @@ def test_f035_a_server_without_logical_wal_in_each_mode_and_a_wrong_password(
     code, error, hint = project.run("capture").failure
     assert (code, error) == (1, "wal_level is replica, capture from the wal needs logical")
     assert hint == "ALTER SYSTEM SET wal_level = 'logical', then restart postgres"
-    project.configure(server.dsn, mode="auto")
-    with server.connect() as admin, project.running("capture") as capture:
-        admin.execute("CREATE TABLE t (id int PRIMARY KEY)")
-        capture.await_line("table taken up by triggers table=public.t")
-        admin.execute("INSERT INTO t VALUES (1)")
-        project.await_captured(admin)
-        assert "TRIGGER" in project.run("status").out
-        assert capture.stop().code == 0, capture.text
     with server.connect() as admin:
         admin.execute("CREATE ROLE locked LOGIN PASSWORD 'right'")
         row = admin.execute("SHOW hba_file").fetchone()
@@ -89,6 +81,14 @@ def test_f035_a_server_without_logical_wal_in_each_mode_and_a_wrong_password(
     assert "~/.pgpass" in hint
     assert SECRET not in ended.err
     assert not (project.directory / "log").exists()
+    project.configure(server.dsn, mode="auto")
+    with server.connect() as admin, project.running("capture") as capture:
+        admin.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        capture.await_line("table taken up by triggers table=public.t")
+        admin.execute("INSERT INTO t VALUES (1)")
+        project.await_captured(admin)
+        assert "TRIGGER" in project.run("status").out
+        assert capture.stop().code == 0, capture.text
 
 
 def test_f034_a_server_without_a_free_slot(

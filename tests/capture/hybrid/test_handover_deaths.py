@@ -76,9 +76,8 @@ def test_f081_killed_at_every_step_of_drains_and_while_a_slot_begins(
                 "seal.after_put:4",
                 "drain.after_append:2",
             )
-        server.settings["wal_level"] = "logical"
-        server.restart()
-        with stage.writing():
+            server.settings["wal_level"] = "logical"
+            server.restart()
             stage.die_at("auto", "slot.after_made", "slot.before_begun", "slot.after_begun")
             stage.live_until("auto", "WAL")
         stage.settle("auto")
