@@ -249,8 +249,8 @@ MUTANTS: Final = (
     Mutant(
         "everybody leads",
         "capture/daemon.py",
-        "while not connection.try_lock(slot):",
-        "while connection.try_lock(slot) is None:",
+        "while not session.try_lock(slot):",
+        "while session.try_lock(slot) is None:",
         (
             "tests/capture/test_processes.py"
             "::test_of_two_one_leads_and_the_other_takes_over_when_it_ends",
