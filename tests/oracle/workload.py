@@ -78,6 +78,15 @@ class Workload:
             thread.join()
         if error is None:
             self.check()
+            self._write_last_row()
+
+    def _write_last_row(self) -> None:
+        """Postgres tells a table's new shape with its next row: until then the log cannot know."""
+        with self._connect() as connection:
+            connection.execute(
+                "INSERT INTO work.shaped (id, writer, seq) VALUES (-1, 0, 0) "
+                "ON CONFLICT (id) DO UPDATE SET seq = 0"
+            )
 
     def _write(self, writer: Writer) -> None:
         try:
