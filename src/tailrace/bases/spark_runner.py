@@ -1,30 +1,26 @@
 """Reads stretches in Spark tasks.
 
-Tasks get numbers of stretches from a plain range and look up the rest in what was sent with the
-function, so that a plan, as the UI and the logs show it, holds neither names nor the DSN. What a
-task has read is in the log; only names and counts come back.
+Tasks get numbers of stretches and look up the rest in what was sent with the function, so that what
+the UI and the logs show holds neither names nor the DSN. It is a plain RDD: to plan and compile a
+query for a few tasks takes Spark as long as reading half a million rows. What a task has read is in
+the log; only names and counts come back.
 """
 
 from __future__ import annotations
 
-import json
 import secrets
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tailrace.bases.reading import Failure, Outcome, Reading, read_stretches
+from tailrace.bases.reading import Outcome, Reading, read_stretches
 from tailrace.bases.stretch import Stretch
 from tailrace.errors import TailraceError
-from tailrace.log import BasePart
 from tailrace.spark.planning import worker_store
 from tailrace.storage import Store
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _TASKS_PER_CORE: Final = 2
 """So that the cores are busy to the end; a task costs a session and some of Spark's time."""
@@ -44,17 +40,18 @@ class SparkRunner:
 
     def run(self, reading: Reading, store: Store, stretches: Sequence[Stretch]) -> list[Outcome]:
         """See `Runner`."""
+        spark = self._spark.sparkContext
         task_count = min(len(stretches), self.width * _TASKS_PER_CORE)
-        numbers = self._spark.range(0, len(stretches), 1, numPartitions=task_count)
         # Of this thread alone; `interruptTag` of a classic session does not find Python's jobs.
-        self._spark.sparkContext.setJobGroup(self._group, "tailrace base", interruptOnCancel=True)
+        spark.setJobGroup(self._group, "tailrace base", interruptOnCancel=True)
         read = _task(reading, store.url, tuple(stretches))
         try:
-            rows = numbers.mapInArrow(read, "outcome string").collect()
-        except PySparkException as error:
+            return (
+                spark.parallelize(range(len(stretches)), task_count).mapPartitions(read).collect()
+            )
+        except (PySparkException, Py4JError) as error:
             reason = str(error).partition("\n")[0]
             raise TailraceError(f"the tasks of a base failed: {reason}", retry=True) from error
-        return [_from_json(row.outcome) for row in rows]
 
     def cancel(self) -> None:
         """See `Runner`."""
@@ -63,21 +60,10 @@ class SparkRunner:
 
 def _task(
     reading: Reading, log_url: str, stretches: tuple[Stretch, ...]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+) -> Callable[[Iterable[int]], Iterator[Outcome]]:
+    def read(numbers: Iterable[int]) -> Iterator[Outcome]:
         """Runs on an executor."""
-        import pyarrow as pa
-
-        numbers = (number for batch in batches for number in batch.column("id").to_numpy())
-        wanted = (stretches[int(number)] for number in numbers)
-        for outcome in read_stretches(reading, worker_store(log_url), wanted):
-            yield pa.RecordBatch.from_pydict({"outcome": [json.dumps(asdict(outcome))]})
+        wanted = (stretches[number] for number in numbers)
+        yield from read_stretches(reading, worker_store(log_url), wanted)
 
     return read
-
-
-def _from_json(text: str) -> Outcome:
-    value = json.loads(text)
-    parts = tuple(BasePart(**part) for part in value["parts"])
-    failure = Failure(value["failure"]) if value["failure"] else None
-    return Outcome(value["oid"], value["number"], parts, failure, value["message"], value["hint"])

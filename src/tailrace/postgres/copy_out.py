@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from itertools import accumulate
 from typing import Final
@@ -31,6 +32,10 @@ SILENCE_S: Final = 120.0
 
 _HEADER_BYTES: Final = 5
 _READ_BYTES: Final = 1 << 18
+# The server sends 8 KiB at a time. To be woken for each costs both sides as much as the rows in it,
+# so a socket that holds little is given a moment to fill.
+_LITTLE_BYTES: Final = 1 << 16
+_FILL_S: Final = 0.001
 _READY: Final = b"Z\0\0\0\x05"
 _NEWLINE: Final = 0x0A
 
@@ -148,6 +153,8 @@ class _Messages:
             self._size += count
             if self._buffer[self._size - 6 : self._size - 1] == _READY:
                 return
+            if count < _LITTLE_BYTES:
+                time.sleep(_FILL_S)
 
     def _next_bytes(self) -> int:
         """The size of the message that the buffer begins with, as far as it is known."""
