@@ -113,6 +113,14 @@ def test_a_stream_that_retention_has_passed_needs_a_person() -> None:
     assert not Report(SourceReport("s", State.STREAMING), LogReport("u"), (found,)).is_healthy
 
 
+def test_a_stream_that_is_not_configured_any_more_is_shown_as_long_as_it_holds_the_log() -> None:
+    log = Log()
+    put_reader_position(log.store, "gone", START)
+    report = gather(None, NAMES, Reader(log.store), {"lake": ["public.*"]}, now_s=NOW_S)
+    shown = [(each.name, each.position, each.is_configured) for each in report.streams]
+    assert shown == [("lake", None, True), ("gone", START, False)]
+
+
 @pytest.mark.parametrize("state", list(State))
 def test_it_is_healthy_if_somebody_captures_or_nobody_has_yet(state: State) -> None:
     report = Report(SourceReport("slot", state), LogReport("url"), (StreamReport("lake"),))

@@ -218,3 +218,15 @@ def test_record_of_a_killed_run_is_made_durable_before_it_counts() -> None:
     _record(store)
     StreamRecord(Synced(store), STREAM).newest()
     assert synced == [f"{FOLDER}batches/"]
+
+
+def test_a_removed_stream_fences_its_pipeline_and_holds_nothing_back() -> None:
+    store = MemoryStore()
+    begin(store)
+    record = _record(store)
+    record.fix(_batch(1))
+    record.finish(_batch(1))
+    StreamRecord(store, STREAM).remove()
+    assert reader_positions(store) == {}
+    with pytest.raises(LogFenced):
+        record.fix(_batch(2))

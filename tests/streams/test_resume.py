@@ -129,3 +129,23 @@ def test_f093_stream_whose_changes_were_dropped_does_not_skip_them(log: MadeLog)
     retain(log.store, RetentionPolicy(hard_bytes_max=1), now_s=LATER_S)
     with pytest.raises(OffsetOutOfRange, match="the log starts at"):
         Run(log.store, MemorySink()).to_end()
+
+
+def test_a_removed_stream_that_comes_back_counts_on_and_takes_up_every_table_anew(
+    log: MadeLog,
+) -> None:
+    sink = MemorySink()
+    table = Table()
+    log.insert(table, 1)
+    Run(log.store, sink).to_end()
+    before = _resume(log).sequence
+    StreamRecord(log.store, STREAM).remove()
+    # Nobody needs the older part of the log.
+    log.insert(table, 2)
+    log.base_of(table)
+    retain(log.store, RetentionPolicy(age_s=0), now_s=LATER_S)
+    found = _resume(log)
+    assert (found.tables, found.unfinished) == ((), None)
+    assert found.start == Offset.whole(Reader(log.store).begin()) and found.sequence > before
+    Run(log.store, sink).to_end()
+    assert [row[0] for row in rows_of(sink)] == [1, 2]

@@ -22,6 +22,7 @@ from tailrace.cli import (
     run,
     snapshot,
     status,
+    stream,
     teardown,
     verify,
 )
@@ -59,6 +60,7 @@ app.command()(status.status)
 app.command()(verify.verify)
 app.add_typer(log.log, name="log")
 app.add_typer(dlq.dlq, name="dlq")
+app.add_typer(stream.stream, name="stream")
 app.command()(teardown.teardown)
 
 

@@ -104,7 +104,10 @@ def _streams(streams: tuple[StreamReport, ...]) -> Iterator[tuple[str, str, str]
     from tailrace.cli.quantity import show_duration, show_size
 
     for stream in streams:
-        if stream.position is None:
+        if not stream.is_configured:
+            held = f"not configured, the log is kept from {stream.position} on for it"
+            yield "stream", stream.name, f"{held}: `tailrace stream rm {stream.name}` lets it go"
+        elif stream.position is None:
             yield "stream", stream.name, "not begun"
         elif stream.error:
             yield "stream", stream.name, f"at {stream.position}: {stream.error}"

@@ -100,7 +100,8 @@ class StreamReport:
     `lag_bytes` is the WAL between it and the log's end, `lag_s` the age of the oldest commit that
     it has not delivered. `waiting` are tables whose base is not complete yet: the others flow
     meanwhile. `error` says why it cannot go on from where it is. `verified` is what came of the
-    last comparison of all its tables with the source.
+    last comparison of all its tables with the source. One that is not `is_configured` any more
+    still holds back retention, until it is removed.
     """
 
     name: str
@@ -110,6 +111,7 @@ class StreamReport:
     waiting: tuple[str, ...] = ()
     error: str = ""
     verified: Verified | None = None
+    is_configured: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,7 @@ class Report:
         is_well = (
             not stream.error and (stream.verified is None or stream.verified.equal)
             for stream in self.streams
+            if stream.is_configured
         )
         return is_captured and all(is_well)
 
@@ -157,6 +160,11 @@ def gather(
             verified=last_result(reader.store, name),
         )
         for name, tables in streams.items()
+    )
+    reports += tuple(
+        replace(_stream(name, position, log, reader, now_s), is_configured=False)
+        for name, position in positions.items()
+        if name not in streams
     )
     if source.wal_lsn is not None and log.tip is not None and not log.is_drained:
         log = replace(log, lag_bytes=max(0, source.wal_lsn - log.tip.wal))

@@ -30,6 +30,7 @@ from tailrace.storage import ObjectExists, ObjectMissing, Store
 from tailrace.streams.taken import Taken, TakenTables, moved_to, slowest, with_loaded
 
 _KEEP: Final = 2
+_REMOVED: Final = "removed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +192,31 @@ class StreamRecord:
 
     def forget(self) -> None:
         """Reset the stream: it takes up every table anew. Its sink is left alone until then."""
+        self._start_over("reset")
+
+    def remove(self) -> None:
+        """End the stream: whoever delivers it is fenced, and retention does not wait for it any
+        more. Its sink is left alone. Its numbers are kept, because the sink knows them: should a
+        stream of this name begin again, it goes on counting, and takes up every table anew.
+        """
+        self._start_over(_REMOVED)
+        self._store.delete(
+            entry.key for entry in self._store.list(layout.reader_prefix(self._stream))
+        )
+
+    def revive(self) -> None:
+        """Reset the stream if it was removed: what it would go on with may be gone."""
+        newest = self.newest()
+        if newest is not None and newest.writer == _REMOVED:
+            self.forget()
+
+    def _start_over(self, writer: str) -> None:
         while entries := self._store.list(self._batches):
             at = Offset.whole(Reader(self._store).begin())
             sequence = _sequence_of(entries[-1].key) + 1
             self.need_from(at)
             with suppress(ObjectExists):
-                self._put(BatchRecord.start(sequence, at, "reset"))
+                self._put(BatchRecord.start(sequence, at, writer))
                 return
 
     def _put(self, batch: BatchRecord) -> None:

@@ -42,6 +42,7 @@ def resume(
 
     A stream that is asked for other rows or columns than before takes up every table anew.
     """
+    record.revive()
     newest = record.newest() or record.begin(Offset.whole(reader.begin()), writer=writer)
     if newest.selection != selection:
         return Resume(newest.upto, newest.sequence + 1, ())
