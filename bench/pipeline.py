@@ -34,8 +34,8 @@ PIPELINE_FLOOR: Final = 1.5
 _TRANSPORT: Final = "tcp"
 """The only one that Debezium's driver has."""
 
-_WARM_UP_TRANSACTIONS: Final = 2_000
-"""Enough for several tasks, so that every worker of Spark is up."""
+_WARM_UP_TRANSACTIONS: Final = 500
+"""More would leave so many segments that capture merges them while it is measured."""
 
 
 @dataclass(slots=True)
