@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 
 from tailrace.errors import OffsetOutOfRange
-from tailrace.log import Base, BaseOrigin, Reader, layout
-from tailrace.log.bases import newest_positions, put_base
+from tailrace.log import Reader, layout
 from tailrace.log.merge import MergePolicy, Merger
-from tailrace.log.old_bases import OUTDONE_AGE_S
 from tailrace.log.retention import (
     ORPHAN_AGE_S,
     RetentionPolicy,
@@ -20,22 +17,10 @@ from tailrace.log.retention import (
     retain,
 )
 from tailrace.log.verify import verify
-from tailrace.log.wanted import wanted_bases
 from tailrace.model import Lsn, Offset
 from tailrace.storage import MemoryStore, Store
-from tests.decode import wire
 from tests.log.faulty_store import Killed, WatchedStore, dying
-from tests.log.making import (
-    BEGINNING,
-    SOURCE,
-    START,
-    Clock,
-    Wal,
-    begin_writer,
-    put_in_parts,
-    read,
-    shape,
-)
+from tests.log.making import BEGINNING, START, Clock, Wal, begin_writer, put_in_parts, read, shape
 
 T = shape()
 
@@ -269,22 +254,3 @@ def test_f081_retention_killed_anywhere_leaves_a_sound_log(effect: int) -> None:
     assert log.retain(RetentionPolicy(age_s=150)) == 200
     assert len(log.store.list(layout.SEGMENTS)) == 4
     assert log.is_sound()
-
-
-def test_the_base_of_a_table_that_is_gone_is_folded_no_further_and_goes() -> None:
-    log = Retaining()
-    for oid in (T.oid, T.oid + 1):
-        table = replace(T, oid=oid)
-        put_base(
-            log.store, Base(SOURCE, table, wire.relation(table), START, 0, BaseOrigin.SNAPSHOT)
-        )
-
-    def turn() -> tuple[set[int], set[int]]:
-        """Which bases there are, and which of them wait to be read anew."""
-        retain(log.store, RetentionPolicy(), now_s=log.clock.now_s, tables={T.oid})
-        bases = newest_positions(log.store)
-        return set(bases), set(wanted_bases(log.store, bases))
-
-    assert turn() == ({T.oid, T.oid + 1}, {T.oid + 1})
-    log.clock.now_s += OUTDONE_AGE_S + 1
-    assert turn()[0] == {T.oid}

@@ -1,7 +1,5 @@
 """Drops the oldest segments, by age and by size, but never what a registered reader still needs,
-nor what a new one will: all that follows the newest bases of captured tables. A table that is not
-captured any more is marked as one that needs a new base, should it come back. So its base is not
-folded any further, grows old, and goes.
+nor what a new one will: all that follows the newest bases.
 
 The frontier moves first and the objects go afterwards, so a reader that falls off is told "offset
 out of range" and never skips. A hard limit, if there is one, wins over slow readers and old bases.
@@ -24,7 +22,6 @@ from tailrace.log.marks import move_frontier, raise_mark
 from tailrace.log.old_bases import old_base_keys
 from tailrace.log.ranges import Ranges
 from tailrace.log.reader import Reader
-from tailrace.log.wanted import WantedBase, want_base, wanted_bases
 from tailrace.model import Lsn
 from tailrace.storage import ObjectMissing, Store
 
@@ -85,21 +82,11 @@ def retain(
         move_frontier(store, FrontierKind.RETAINED, start)
         logger.info("old segments dropped start=%s", start)
     failpoint("retention.before_delete")
-    if tables is not None:
-        _let_go(store, {oid: at for oid, at in bases.items() if oid not in tables})
     start = max(start, begin)
     store.delete(_dead_keys(store, start))
     store.delete(_orphan_parts(store, now_s))
     store.delete(old_base_keys(store, now_s=now_s, tables=tables))
     return start
-
-
-def _let_go(store: Store, bases: dict[int, Lsn]) -> None:
-    """Mark tables that are not captured any more; each once."""
-    marked = wanted_bases(store, bases)
-    for oid, position in bases.items():
-        if oid not in marked:
-            want_base(store, WantedBase(oid, Lsn(position + 1), "it was not captured for a while"))
 
 
 @dataclass(frozen=True, slots=True)
