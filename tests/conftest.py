@@ -37,10 +37,17 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that need a server."""
+    """Mark the tests that need a server, and let every worker begin with slow ones: at the end
+    the others would wait for it.
+    """
     for item in items:
         if isinstance(item, pytest.Function) and _SERVER_FIXTURES & set(item.fixturenames):
             item.add_marker(pytest.mark.server)
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    quick = [item for item in items if not item.get_closest_marker("slow")]
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    shares = [slow[first::workers] + quick[first::workers] for first in range(workers)]
+    items[:] = [item for share in shares for item in share]
 
 
 @pytest.fixture(scope="session")

@@ -145,5 +145,6 @@ def test_f081_death_of_the_driver_with_delta_on_spark(
     life.go_on(2)
     assert driver.run(failpoint="delta.after_commit:3") == KILLED, driver.output
     life.go_on(1)
-    assert driver.run(until=log.end) == 0, driver.output
+    # What one engine has recorded, the other reads.
+    driver.finish()
     driver.check(life.table, life.change_count)
