@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tailrace.capture.buffers.lives import Step, lives_of
+from tailrace.capture.buffers.search import are_apart, keys_at_first, search
 from tailrace.postgres.binaries import Array
 
 Pairs: TypeAlias = tuple[NDArray[np.intp], NDArray[np.intp]]
@@ -69,40 +70,50 @@ def true_order(images: Images, rows: NDArray[np.intp]) -> NDArray[np.intp]:
 
 
 def _in_order(steps: Sequence[Step]) -> list[int]:
-    """Walk each row's life from its first image to its last; of several rows, the one whose next
-    step was recorded first goes first, unless it must wait for a key.
+    """In the order of the lives that the steps seem to be. If those do not fit beside each other
+    as they come, another order of them may, or no row was put back as it was, after all.
     """
-    keys = _Keys(steps, lives_of(steps))
-    ready = [(life[0], number, 0) for number, life in enumerate(keys.lives)]
+    lives = lives_of(steps, put_back=True)
+    order, fits = _walk_lives(steps, lives)
+    if fits:
+        return order
+    return search(steps, lives) or search(steps, lives_of(steps, put_back=False)) or order
+
+
+def _walk_lives(steps: Sequence[Step], lives: list[list[int]]) -> tuple[list[int], bool]:
+    """Walk each row's life from its first image to its last; of several rows, the one whose next
+    step was recorded first goes first, unless it must wait for a key. Also whether all fit: if not,
+    it goes on as recorded.
+    """
+    keys, fits = _Keys(steps, lives), are_apart(steps, lives)
+    ready = [(life[0], number, 0) for number, life in enumerate(lives)]
     heapify(ready)
     waiting: list[tuple[int, int, int]] = []
     ordered: list[int] = []
     while ready or waiting:
-        # If no order fits, it goes on as recorded.
         is_forced = not ready
         if is_forced:
-            ready, waiting = sorted(waiting), []
+            ready, waiting, fits = sorted(waiting), [], False
         place, number, at = heappop(ready)
         if keys.must_wait(place, number, at) and not is_forced:
             waiting.append((place, number, at))
             continue
         ordered.append(place)
-        if at + 1 < len(keys.lives[number]):
-            heappush(ready, (keys.lives[number][at + 1], number, at + 1))
+        if at + 1 < len(lives[number]):
+            heappush(ready, (lives[number][at + 1], number, at + 1))
         if keys.pass_on(steps[place]):
             for each in waiting:
                 heappush(ready, each)
             waiting = []
-    return ordered
+    return ordered, fits
 
 
 class _Keys:
     """Which keys are taken, and how many steps are still to take each."""
 
     def __init__(self, steps: Sequence[Step], lives: list[list[int]]) -> None:
-        self.lives = lives
         self._steps = steps
-        self._taken = {steps[life[0]].old_key for life in lives if steps[life[0]].old}
+        self._taken = set(keys_at_first(steps, lives))
         self._takers = Counter(step.new_key for step in steps if step.takes_key)
         self._last_leave = [
             max((at for at, place in enumerate(life) if steps[place].leaves_key), default=-1)

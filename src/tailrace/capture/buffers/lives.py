@@ -28,9 +28,10 @@ class Step:
         return bool(self.old) and (not self.new or self.old_key != self.new_key)
 
 
-def lives_of(steps: Sequence[Step]) -> list[list[int]]:
+def lives_of(steps: Sequence[Step], *, put_back: bool) -> list[list[int]]:
     """The steps as walks in which each begins with the image that the one before it has left: the
-    first is an insert, or finds a row that was there before.
+    first is an insert, or finds a row that was there before. With `put_back`, what looks like a row
+    that was deleted and put back as it was is taken for one.
     """
     leaving: dict[bytes, list[int]] = defaultdict(list)
     surplus: Counter[bytes] = Counter()
@@ -40,9 +41,8 @@ def lives_of(steps: Sequence[Step]) -> list[list[int]]:
             leaving[steps[place].old].append(place)
             surplus[steps[place].old] += 1
         surplus[steps[place].new] -= 1
-    lives = [
-        _walk(start, leaving, steps) for start in _there_before(steps, surplus) if leaving[start]
-    ]
+    there = _there_before(steps, surplus) if put_back else []
+    lives = [_walk(start, leaving, steps) for start in there if leaving[start]]
     for place, step in enumerate(steps):
         if not step.old:
             lives.append([place, *_walk(step.new, leaving, steps)])
