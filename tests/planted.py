@@ -186,7 +186,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a server that was set back is streamed over",
-        "capture/attach.py",
+        "capture/origin.py",
         "    if written < tip.position.wal:\n",
         "    if False:\n",
         ("tests/capture/test_attach.py::test_f039_a_server_that_was_set_back_is_a_gap",),

@@ -22,15 +22,15 @@ import psycopg
 
 from tailrace.capture.footing import carries_buffers
 from tailrace.capture.news import News
-from tailrace.capture.origin import Attachment, check_source, claim
+from tailrace.capture.origin import Attachment, check_source, claim, recovered_tip
 from tailrace.capture.roll import Roll, buffer_roll, check_membership, make_publication, rolls_of
 from tailrace.errors import SlotLost, SourceError, SourceGap
 from tailrace.failpoint import failpoint
-from tailrace.log import Header, SourceIdentity, Tip, put_genesis, read_genesis, recover_tip
+from tailrace.log import Header, SourceIdentity, Tip, put_genesis, read_genesis
 from tailrace.model import Lsn
 from tailrace.postgres.blockers import listed, writers
 from tailrace.postgres.publication import drop_publication
-from tailrace.postgres.server import Server, read_server, wal_position
+from tailrace.postgres.server import Server, read_server
 from tailrace.postgres.session import source_error
 from tailrace.postgres.slot import SlotState, create_slot, drop_slot, read_slot
 from tailrace.postgres.slot_proof import can_decode, have_ended, open_until
@@ -130,15 +130,7 @@ def _continue(to: Attachment, server: Server, slot: SlotState | None, genesis: H
             f"slot {to.names.slot} was invalidated: {slot.invalidation}",
             hint=_LOST_HINT,
         )
-    to.go_on()
-    tip = recover_tip(to.store)
-    assert tip is not None
-    written = wal_position(to.conn)
-    if written < tip.position.wal:
-        raise SourceGap(
-            f"the server has written its wal up to {written}, the log ends at {tip.position}",
-            hint="was the server restored from an older copy? then begin a new log",
-        )
+    tip = recovered_tip(to)
     check_gap(slot, tip)
     for roll in _rolls(to, with_buffers=carries_buffers(genesis)):
         check_membership(to.conn, to.store, roll)

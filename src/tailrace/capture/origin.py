@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from tailrace.errors import ConfigError, SegmentMissing, SourceError, SourceGap
-from tailrace.log import Header, layout
+from tailrace.log import Header, Tip, layout, recover_tip
 from tailrace.postgres.publication import fingerprint
 from tailrace.postgres.quote import SourceNames
-from tailrace.postgres.server import Server
+from tailrace.postgres.server import Server, wal_position
 from tailrace.postgres.session import Connection
 from tailrace.postgres.slot import SlotState
 from tailrace.storage import ObjectExists, ObjectMissing, Store
@@ -117,3 +117,19 @@ def _intent(to: Attachment, server: Server) -> dict[str, str]:
         "database": server.database,
         "slot": to.names.slot,
     }
+
+
+def recovered_tip(to: Attachment) -> Tip:
+    """Where the log ends, for a leader that goes on with it; a server that has not written so far
+    is another one.
+    """
+    to.go_on()
+    tip = recover_tip(to.store)
+    assert tip is not None
+    written = wal_position(to.conn)
+    if written < tip.position.wal:
+        raise SourceGap(
+            f"the server has written its wal up to {written}, the log ends at {tip.position}",
+            hint="was the server restored from an older copy? then begin a new log",
+        )
+    return tip

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import psycopg
 
 from tailrace.capture.footing import DRAINS, MODE, is_drained
-from tailrace.capture.origin import Attachment, check_source, claim
-from tailrace.errors import SourceError, SourceGap
+from tailrace.capture.origin import Attachment, check_source, claim, recovered_tip
+from tailrace.errors import SourceError
 from tailrace.failpoint import failpoint
-from tailrace.log import Header, SourceIdentity, Tip, put_genesis, read_genesis, recover_tip
+from tailrace.log import Header, SourceIdentity, Tip, put_genesis, read_genesis
 from tailrace.model import Lsn
 from tailrace.postgres.publication import drop_publication
-from tailrace.postgres.server import Server, read_server, wal_position
+from tailrace.postgres.server import Server, read_server
 from tailrace.postgres.session import Connection, source_error
 from tailrace.postgres.slot import drop_slot, read_slot
 
@@ -76,13 +76,5 @@ def _first_position(conn: Connection) -> Lsn:
 
 def _continue(to: Attachment, server: Server, genesis: Header) -> Drained:
     check_source(to, server, genesis)
-    to.go_on()
-    tip = recover_tip(to.store)
-    assert tip is not None
-    written = wal_position(to.conn)
-    if written < tip.position.wal:
-        raise SourceGap(
-            f"the server has written its wal up to {written}, the log ends at {tip.position}",
-            hint="was the server restored from an older copy? then begin a new log",
-        )
+    tip = recovered_tip(to)
     return Drained(tip, has_lost_slot=not is_drained(tip, genesis))
