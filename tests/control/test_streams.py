@@ -1,0 +1,163 @@
+"""Streams in SQL: a bad row is refused with a hint, a good one is told to whoever listens."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.types.json import Jsonb
+
+from tailrace.control.streams import (
+    STREAMS_CHANNEL,
+    Definition,
+    Origin,
+    Status,
+    declare,
+    delete,
+    read_streams,
+    reporting,
+    set_paused,
+    withdraw,
+)
+from tailrace.postgres.session import Connection
+
+SOURCE: Final = "tailrace_main"
+LAKE: Final = {"type": "delta", "path": "/lake"}
+HOOK: Final = {"type": "webhook", "url": "${HOOK_URL}"}
+BAD: Final[list[tuple[dict[str, object], str, str]]] = [
+    ({"name": "a b"}, "is not a stream's name", "a-z"),
+    ({"name": "a@b"}, "is not a stream's name", "a-z"),
+    ({"tables": []}, "names no table", "public.orders"),
+    ({"tables": ["orders"]}, "schema.table", "public.orders"),
+    ({"columns": []}, "names no column", "NULL"),
+    ({"key": []}, "names no column", "NULL"),
+    ({"sink": Jsonb([])}, "no type", "delta"),
+    ({"sink": Jsonb({"type": "fax"})}, "no sink of type 'fax'", "webhook"),
+    ({"sink": Jsonb({"type": "webhook", "url": "http://pw"})}, "url is a secret", "NAME"),
+    ({"sink": Jsonb({**HOOK, "secret": "pw"})}, "secret is a secret", "NAME"),
+    ({"sink": Jsonb({**HOOK, "secret": "${S:-pw}"})}, "secret is a secret", "NAME"),
+    ({"sink": Jsonb({**HOOK, "headers": {"a": "pw"}})}, "headers is a secret", "NAME"),
+    ({"sink": Jsonb({"type": "postgres", "dsn": "postgresql://u:pw@h/db"})}, "dsn", "NAME"),
+    ({"sink": Jsonb({"type": "postgres", "dsn": "host=h password=pw"})}, "dsn", "NAME"),
+    ({"options": Jsonb(3)}, "not an object", "trigger_interval"),
+    ({"replay_to_ts": "2026-01-01"}, "replay_from_ts is not", "both"),
+    ({"replay_from_ts": "2026-01-02", "replay_to_ts": "2026-01-01"}, "before it begins", "earlier"),
+    ({"origin": "file"}, "written by the pipeline", "paused"),
+]
+
+
+def _insert(conn: Connection, values: dict[str, object]) -> None:
+    row: dict[str, object] = {"name": "lake", "sink": Jsonb(LAKE), **values}
+    query = sql.SQL("INSERT INTO tailrace.streams ({}) VALUES ({})").format(
+        sql.SQL(", ").join(map(sql.Identifier, row)),
+        sql.SQL(", ").join(sql.Placeholder() * len(row)),
+    )
+    conn.execute(query, list(row.values()))
+
+
+def _update(conn: Connection, change: str) -> None:
+    conn.execute(f"UPDATE tailrace.streams SET {change}".encode())
+
+
+def test_a_bad_row_is_refused_with_a_hint_and_without_its_secret(controlled: Connection) -> None:
+    for values, said, hint in BAD:
+        with pytest.raises(psycopg.errors.CheckViolation) as raised:
+            _insert(controlled, values)
+        diagnosis = raised.value.diag
+        assert said in str(diagnosis.message_primary), values
+        assert hint in str(diagnosis.message_hint), values
+        assert "pw" not in str(diagnosis.message_primary) + str(diagnosis.message_hint)
+    for sink in (LAKE, HOOK, {"type": "postgres", "dsn": "host=h user=u"}):
+        _insert(controlled, {"name": str(sink["type"]), "sink": Jsonb(sink)})
+    assert [row.name for row in read_streams(controlled, SOURCE)] == [
+        "delta",
+        "postgres",
+        "webhook",
+    ]
+
+
+def test_what_the_pipeline_writes_is_its_own(controlled: Connection) -> None:
+    _insert(controlled, {})
+    for change in ("status = 'healthy'", "\"position\" = '0/1'", "change_count = 7", "node = 'n'"):
+        with pytest.raises(psycopg.errors.CheckViolation, match="written by the pipeline"):
+            _update(controlled, change)
+    with pytest.raises(psycopg.errors.CheckViolation, match="cannot be renamed"):
+        _update(controlled, "name = 'other'")
+    with reporting(controlled):
+        _update(controlled, "status = 'healthy', reason = NULL, change_count = 7")
+    [row] = read_streams(controlled, SOURCE)
+    assert (row.status, row.revision, row.state["change_count"]) == (Status.HEALTHY, 1, 7)
+
+
+def test_every_wish_is_told_and_no_report_is(controlled: Connection, admin: Connection) -> None:
+    admin.execute(sql.SQL("LISTEN {}").format(sql.Identifier(STREAMS_CHANNEL)))
+    _insert(controlled, {})
+    with reporting(controlled):
+        _update(controlled, "status = 'healthy', reason = NULL")
+    _update(controlled, "tables = '{public.orders}'")
+    set_paused(controlled, SOURCE, "lake", paused=True)
+    _update(controlled, "replay_from_ts = '2026-01-01'")
+    assert delete(controlled, SOURCE, "lake")
+    told = [json.loads(note.payload) for note in admin.notifies(timeout=120, stop_after=5)]
+    assert [each["change"] for each in told] == ["insert", "update", "update", "replay", "delete"]
+    assert {(each["source"], each["stream"]) for each in told} == {(SOURCE, "lake")}
+
+
+def test_a_stream_is_paused_resumed_and_tried_again(controlled: Connection) -> None:
+    _insert(controlled, {})
+    set_paused(controlled, SOURCE, "lake", paused=True)
+    [paused] = read_streams(controlled, SOURCE)
+    assert (paused.paused, paused.status, paused.reason) == (True, Status.PAUSED, None)
+    set_paused(controlled, SOURCE, "lake", paused=False)
+    [resumed] = read_streams(controlled, SOURCE)
+    assert resumed.reason == "no pipeline has taken it up yet"
+    set_paused(controlled, SOURCE, "lake", paused=False)
+    [again] = read_streams(controlled, SOURCE)
+    assert paused.revision < resumed.revision < again.revision
+    assert not set_paused(controlled, SOURCE, "other", paused=True)
+
+
+def test_the_file_and_sql_do_not_change_each_others_streams(controlled: Connection) -> None:
+    hidden = {"type": "webhook", "url": "${tailrace.yaml}"}
+    with reporting(controlled):
+        declare(controlled, SOURCE, "hook", Definition(("public.*",), hidden))
+    for change in ("tables = '{public.orders}'", "origin = 'sql'"):
+        with pytest.raises(psycopg.errors.CheckViolation) as raised:
+            _update(controlled, change)
+        assert raised.value.diag.message_hint
+    with pytest.raises(psycopg.errors.CheckViolation, match=r"declared in tailrace\.yaml"):
+        delete(controlled, SOURCE, "hook")
+    set_paused(controlled, SOURCE, "hook", paused=True)
+    _update(controlled, f"origin = 'sql', sink = '{json.dumps(HOOK)}'")
+    with reporting(controlled):
+        declare(controlled, SOURCE, "hook", Definition(("shop.*",), hidden))
+        withdraw(controlled, SOURCE, ["hook"])
+    [row] = read_streams(controlled, SOURCE)
+    assert (row.origin, row.definition.tables, row.paused) == (Origin.SQL, ("public.*",), True)
+
+
+def test_a_stream_belongs_to_the_only_source_unless_it_names_one(controlled: Connection) -> None:
+    _insert(controlled, {"source": "tailrace_shop"})
+    _insert(controlled, {"name": "second"})
+    assert [row.name for row in read_streams(controlled, "tailrace_shop")] == ["lake", "second"]
+    _insert(controlled, {"source": "tailrace_other"})
+    with pytest.raises(psycopg.errors.CheckViolation, match="several sources"):
+        _insert(controlled, {"name": "third"})
+
+
+def test_a_role_that_may_write_the_table_needs_no_other_right(
+    controlled: Connection, admin: Connection
+) -> None:
+    admin.execute("CREATE ROLE operator")
+    admin.execute("GRANT USAGE ON SCHEMA tailrace TO operator")
+    admin.execute("GRANT SELECT, INSERT, UPDATE, DELETE ON tailrace.streams TO operator")
+    admin.execute("SET ROLE operator")
+    try:
+        _insert(admin, {})
+        _update(admin, "paused = true")
+        assert delete(admin, SOURCE, "lake")
+    finally:
+        admin.execute("RESET ROLE")
