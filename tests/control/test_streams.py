@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Final
+from typing import Final, LiteralString
 
 import psycopg
 import pytest
@@ -58,8 +58,9 @@ def _insert(conn: Connection, values: dict[str, object]) -> None:
     conn.execute(query, list(row.values()))
 
 
-def _update(conn: Connection, change: str) -> None:
-    conn.execute(f"UPDATE tailrace.streams SET {change}".encode())
+def _update(conn: Connection, change: LiteralString) -> None:
+    query = sql.SQL("UPDATE tailrace.streams SET {}").format(sql.SQL(change))
+    conn.execute(query)
 
 
 def test_a_bad_row_is_refused_with_a_hint_and_without_its_secret(controlled: Connection) -> None:
@@ -124,14 +125,16 @@ def test_the_file_and_sql_do_not_change_each_others_streams(controlled: Connecti
     hidden = {"type": "webhook", "url": "${tailrace.yaml}"}
     with reporting(controlled):
         declare(controlled, SOURCE, "hook", Definition(("public.*",), hidden))
-    for change in ("tables = '{public.orders}'", "origin = 'sql'"):
+    changes: list[LiteralString] = ["tables = '{public.orders}'", "origin = 'sql'"]
+    for change in changes:
         with pytest.raises(psycopg.errors.CheckViolation) as raised:
             _update(controlled, change)
         assert raised.value.diag.message_hint
     with pytest.raises(psycopg.errors.CheckViolation, match=r"declared in tailrace\.yaml"):
         delete(controlled, SOURCE, "hook")
     set_paused(controlled, SOURCE, "hook", paused=True)
-    _update(controlled, f"origin = 'sql', sink = '{json.dumps(HOOK)}'")
+    query = "UPDATE tailrace.streams SET origin = 'sql', sink = %s"
+    controlled.execute(query, (Jsonb(HOOK),))
     with reporting(controlled):
         declare(controlled, SOURCE, "hook", Definition(("shop.*",), hidden))
         withdraw(controlled, SOURCE, ["hook"])

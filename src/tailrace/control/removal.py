@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from tailrace.control.schema import installed_version, remove
+from tailrace.control.streams import delete_all, has_streams
 from tailrace.control.tracking import forget, read_tracked
 from tailrace.errors import SourceError
 from tailrace.postgres.catalog import read_tables
@@ -21,8 +22,8 @@ _PAUSE_S: Final = 0.2
 
 
 def remove_capture(conn: Connection, names: SourceNames, *, keep: Callable[[], None]) -> None:
-    """Drop the triggers, buffers and records of a source; whatever was done before, it is done
-    again. `keep` is called between tries. Raises SourceError that names who is in the way.
+    """Drop the triggers, buffers, streams and records of a source; whatever was done before, it is
+    done again. `keep` is called between tries. Raises SourceError that names who is in the way.
     """
     tracked = read_tracked(conn, names.slot)
     living = {table.oid: table for table in read_tables(conn, tracked)}
@@ -32,6 +33,8 @@ def remove_capture(conn: Connection, names: SourceNames, *, keep: Callable[[], N
             _insist(partial(drop_triggers, conn, table, lock_timeout_ms=LOCK_TIMEOUT_MS), keep)
         _insist(partial(drop_buffer, conn, oid, lock_timeout_ms=LOCK_TIMEOUT_MS), keep)
         forget(conn, oid, source=names.slot)
+    if has_streams(conn):
+        delete_all(conn, names.slot)
     if installed_version(conn) and not _is_used(conn):
         remove(conn)
 
@@ -51,4 +54,7 @@ def _insist(act: Callable[[], None], keep: Callable[[], None]) -> None:
 
 def _is_used(conn: Connection) -> bool:
     query = "SELECT EXISTS (SELECT FROM tailrace.change_tracking)"
-    return conn.execute(query).fetchone() == (True,)
+    if conn.execute(query).fetchone() == (True,):
+        return True
+    query = "SELECT EXISTS (SELECT FROM tailrace.streams)"
+    return has_streams(conn) and conn.execute(query).fetchone() == (True,)

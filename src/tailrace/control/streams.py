@@ -138,6 +138,12 @@ def withdraw(conn: Connection, source: str, names: Sequence[str]) -> None:
     conn.execute(query, (source, list(names)))
 
 
+def delete_all(conn: Connection, source: str) -> None:
+    """Delete every stream of a source that is taken down."""
+    with reporting(conn):
+        conn.execute("DELETE FROM tailrace.streams WHERE source = %s", (source,))
+
+
 def delete(conn: Connection, source: str, name: str) -> bool:
     """Delete a stream that SQL has made; whether there was one."""
     query = "DELETE FROM tailrace.streams WHERE source = %s AND name = %s RETURNING true"
