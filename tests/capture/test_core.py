@@ -73,6 +73,7 @@ def test_f003_nothing_is_acknowledged_in_the_middle_of_a_transaction(
     bench.receive(*most)
     parts = bench.store_all()
     assert parts and all(isinstance(job, StorePart) for job in parts)
+    assert bench.core.received == made.start > START
     assert bench.acknowledged == START
     bench.receive(last)
     while isinstance(bench.job, StorePart):

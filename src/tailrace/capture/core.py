@@ -220,7 +220,7 @@ class Core:
                     # What was complete before this transaction goes before it.
                     self._queue_complete()
                     self._enqueue(assembled)
-        self.received = max(self.received, Lsn(int.from_bytes(messages.message(-1)[1:9], "big")))
+        self.received = max(self.received, _position(messages))
 
     def _queue_complete(self) -> None:
         if self._complete:
@@ -274,6 +274,11 @@ class Core:
         if self._is_reply_due:
             interval_s = min(interval_s, limits.reply_interval_s)
         return -inf if self._is_asking else self._status_at + interval_s
+
+
+def _position(messages: Messages) -> Lsn:
+    """Where the last one of them stands in the WAL."""
+    return Lsn(int.from_bytes(messages.message(len(messages) - 1)[1:9], "big"))
 
 
 def _data_bytes(job: Job | None) -> int:
