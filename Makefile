@@ -22,7 +22,8 @@ demo: setup ## Postgres, capture, Spark and Delta on this machine, proven equal 
 	@$(BIN)/tailrace demo
 
 test: setup ## Run every test
-	@$(BIN)/python -m pytest --numprocesses 3 --dist worksteal
+	@$(BIN)/python -m tests.archive
+	@$(BIN)/python -m pytest --numprocesses 4 --dist worksteal
 	@$(BIN)/python -m pytest -m spark --numprocesses 3 --dist worksteal
 
 unit: setup ## Run the quick tests that need no server

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
 from tailrace.spark.session import spark_session
+from tests.archive import java_options
 from tests.server import FAST_SETTINGS, Database, Server, ServerFactory, Servers
 
 # Time never decides a test: the machine may be busy with others.
@@ -32,8 +33,8 @@ _SERVER_FIXTURES = {
 
 
 def pytest_configure() -> None:
-    """Keep Java from optimising code that ends before it pays: a session takes half the time."""
-    os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    """Let every Java of the tests, and of the programs that they start, begin soon."""
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", java_options())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,4 +1,4 @@
-"""Takes bases as a process of its own: `python -m tests.bases.process DSN LOG_URL`."""
+"""Takes bases as a process of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,3 @@ def main(dsn: str, log_url: str) -> None:
         patch.setattr(stretch, "PAGES_MAX", 2)
         results = take(dsn, open_store(log_url))
     sys.exit(any(result.error is not None for result in results))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -4,9 +4,7 @@ whole.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -14,8 +12,10 @@ import pytest
 from tailrace.log.bases import newest_positions
 from tailrace.storage import FileStore
 from tests.bases.oracle import assert_equal
+from tests.bases.process import main
 from tests.bases.taking import captured, take
-from tests.capture.running import ROOT, wait_caught_up, wait_until
+from tests.capture.running import wait_caught_up, wait_until
+from tests.nursery import die
 from tests.server import Database
 
 STEPS = [
@@ -32,18 +32,11 @@ STEPS = [
 
 @pytest.mark.parametrize("step", STEPS)
 def test_f021_killed_at_any_step_the_next_base_is_the_table(
-    database: Database, source: psycopg.Connection, store: FileStore, step: str
+    database: Database, source: psycopg.Connection, store: FileStore, tmp_path: Path, step: str
 ) -> None:
     with captured(database, store, source, "t") as capture:
         source.execute("DELETE FROM t WHERE id = 1")
-        killed = subprocess.run(
-            [sys.executable, "-m", "tests.bases.process", database.dsn, store.url],
-            cwd=ROOT,
-            env={**os.environ, "TAILRACE_FAILPOINT": step},
-            capture_output=True,
-            timeout=200,
-        )
-        assert killed.returncode == 137, killed.stderr.decode()
+        die(main, database.dsn, store.url, failpoint=step, output=tmp_path / "output.txt")
         assert bool(newest_positions(store)) == (step == "base.after_complete")
         source.execute("UPDATE t SET v = 'meanwhile' WHERE id < 100")
         # The server notices that nobody is there any more: nothing is held back.

@@ -1,16 +1,13 @@
-"""Runs capture as a process of its own, forked from one that has loaded all it needs."""
+"""Runs capture as a process of its own."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
-import os
 import signal
 import threading
 from typing import Any
 
-from tailrace import failpoint
 from tailrace.capture import Daemon, Limits, Metrics, housekeeping
 from tailrace.capture.drains import leader as drain_leader
 from tailrace.capture.modes import CaptureMode, HybridSettings, TableRules
@@ -28,13 +25,8 @@ def _rules(value: dict[str, Any]) -> TableRules:
     return TableRules(**{**value, "mode": CaptureMode(value["mode"])})
 
 
-def main(argument: str, *, armed: str, output: str) -> None:
-    """Capture until SIGTERM, or until it comes to the failpoint that is armed."""
-    target = os.open(output, os.O_WRONLY | os.O_APPEND)
-    for stream in (1, 2):
-        os.dup2(target, stream)
-    os.environ["TAILRACE_FAILPOINT"] = armed
-    importlib.reload(failpoint)
+def main(argument: str) -> None:
+    """Capture until SIGTERM."""
     told = json.loads(argument)
     logging.basicConfig(level=logging.INFO, format="%(process)d %(name)s %(message)s")
     # All that happens now and then happens often, so that it can be killed in the middle.

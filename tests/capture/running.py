@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import threading
@@ -26,6 +25,7 @@ from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.selection import Selection
 from tailrace.postgres.server import wal_position
 from tailrace.storage import Store, open_store
+from tests import nursery
 
 ROOT = Path(__file__).parents[2]
 NAMES = SourceNames.of("main")
@@ -199,16 +199,11 @@ def confirmed(connection: psycopg.Connection, slot: str = NAMES.slot) -> Lsn:
     return Lsn.parse(row[0])
 
 
-# A process that has loaded everything and forks; to start Python anew takes longer than most tests.
-_NURSERY = multiprocessing.get_context("forkserver")
-_NURSERY.set_forkserver_preload(["tests.capture.process"])
-
-
-def _capture(argument: str, failpoint: str, output: str) -> None:
+def _capture(argument: str) -> None:
     # It needs this module itself.
     from tests.capture.process import main
 
-    main(argument, armed=failpoint, output=output)
+    main(argument)
 
 
 class CaptureProcess:
@@ -235,11 +230,7 @@ class CaptureProcess:
                 "log_url": log_url,
             }
         )
-        output.touch()
-        self._process = _NURSERY.Process(
-            target=_capture, args=(argument, failpoint, str(output)), daemon=True
-        )
-        self._process.start()
+        self._process = nursery.start(_capture, argument, failpoint=failpoint, output=output)
 
     @property
     def pid(self) -> int:

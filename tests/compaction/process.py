@@ -1,8 +1,7 @@
-"""Compacts a log in a process of its own: `python -m tests.compaction.process URL`."""
+"""Compacts a log in a process of its own."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,5 +14,6 @@ def here(task: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
     return [task(item) for item in items]
 
 
-if __name__ == "__main__":
-    Compactor(open_store(sys.argv[1]), here).compact()
+def main(url: str) -> None:
+    """Compact it once."""
+    Compactor(open_store(url), here).compact()

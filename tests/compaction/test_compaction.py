@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from itertools import count
@@ -25,12 +22,12 @@ from tailrace.log.retention import RetentionPolicy, retain
 from tailrace.log.wanted import WantedBase, want_base, wanted_bases
 from tailrace.model import Column, Lsn, PgType, Relation, ReplicaIdentity
 from tailrace.storage import MemoryStore, Store, open_store
-from tests.capture.running import ROOT
-from tests.compaction.process import here
+from tests.compaction.process import here, main
 from tests.decode import wire
 from tests.decode.copy_text import copy_line, copy_lines
 from tests.log.faulty_store import Killed, dying
 from tests.log.making import shape
+from tests.nursery import die
 from tests.spark.made_log import ITEMS, LATER_S, MadeLog, Table, merge_all
 from tests.streams.by_hand import Run, WatchedSink, rows_of
 
@@ -403,10 +400,7 @@ def test_f081_kill_at_each_step_of_a_compaction(tmp_path: Path, point: str) -> N
     log.base_of(table)
     for number in range(3):
         _live(log, table, Random(number))
-    command = [sys.executable, "-m", "tests.compaction.process", log.store.url]
-    environment = {**os.environ, "TAILRACE_FAILPOINT": point}
-    done = subprocess.run(command, cwd=ROOT, env=environment, check=False)
-    assert done.returncode == 137
+    die(main, log.store.url, failpoint=point, output=tmp_path / "output.txt")
     sink = WatchedSink()
     Run(log.store, sink).to_end()
     assert rows_of(sink) == table.rows

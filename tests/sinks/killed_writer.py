@@ -4,8 +4,6 @@ kills it on the way. Told again from its beginning, the story ends in the same r
 
 from __future__ import annotations
 
-import sys
-
 from tailrace.model import PgType
 from tailrace.sinks import Sink
 from tailrace.sinks.delta import DeltaOptions, DeltaSink, EmbeddedEngine, Mode
@@ -39,14 +37,9 @@ def tell(sink: Sink) -> Source:
     return source
 
 
-def main() -> None:
-    """Tell it to the lake named on the command line, in the mode named there."""
-    lake, mode = sys.argv[1:]
+def main(lake: str, mode: str) -> None:
+    """Tell it to a lake, in a mode."""
     options = DeltaOptions(mode=Mode(mode), compact_after=18)
     sink = DeltaSink(lake, engine=EmbeddedEngine(), options=options)
     tell(sink)
     sink.close()
-
-
-if __name__ == "__main__":
-    main()

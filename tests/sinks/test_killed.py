@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from contextlib import closing
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from tailrace.sinks.delta import Mode
+from tests.nursery import die
 from tests.sinks import killed_writer
 from tests.sinks.harness import QUIET, DeltaHarness
-from tests.sinks.source import batch_of
+from tests.sinks.source import Source, batch_of
 
 STEPS = [
     ("upsert", "delta.before_commit"),
@@ -36,21 +37,24 @@ STEPS = [
 def test_f081_story_of_a_killed_writer_ends_in_the_same_rows(
     tmp_path: Path, mode: str, at: str
 ) -> None:
-    root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", killed_writer.__name__, str(tmp_path / "killed"), mode]
-    killed = subprocess.run(command, cwd=root, env={**os.environ, "TAILRACE_FAILPOINT": at})
-    assert killed.returncode == 137
-    options = replace(QUIET, mode=Mode(mode))
-    found, expected = (
-        DeltaHarness(str(tmp_path / name), None, options) for name in ("killed", "whole")
-    )
-    for lake in (found, expected):
-        source = killed_writer.tell(lake.sink)
-    tables = [lake.table(source.relation).to_pyarrow_table() for lake in (found, expected)]
-    rows = [sorted(map(repr, table.to_pylist())) for table in tables]
-    assert rows[0] == rows[1]
-    last = 5 + killed_writer.SMALL_BATCHES
-    assert found.sink.committed("lake", [source.relation]) == {"public.orders": last}
-    found.sink.write(batch_of(last, source.take()))
-    for lake in (found, expected):
-        lake.close()
+    lake, output = str(tmp_path / "killed"), tmp_path / "output.txt"
+    die(killed_writer.main, lake, mode, failpoint=at, output=output)
+    with closing(DeltaHarness(lake, None, replace(QUIET, mode=Mode(mode)))) as found:
+        source = killed_writer.tell(found.sink)
+        assert _rows(found, source) == _rows_of_a_whole_story(mode)
+        last = 5 + killed_writer.SMALL_BATCHES
+        assert found.sink.committed("lake", [source.relation]) == {"public.orders": last}
+        found.sink.write(batch_of(last, source.take()))
+
+
+@cache
+def _rows_of_a_whole_story(mode: str) -> list[str]:
+    with (
+        TemporaryDirectory() as directory,
+        closing(DeltaHarness(directory, None, replace(QUIET, mode=Mode(mode)))) as lake,
+    ):
+        return _rows(lake, killed_writer.tell(lake.sink))
+
+
+def _rows(lake: DeltaHarness, source: Source) -> list[str]:
+    return sorted(map(repr, lake.table(source.relation).to_pyarrow_table().to_pylist()))

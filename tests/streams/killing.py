@@ -16,13 +16,13 @@ from tailrace.log.retention import reader_positions
 from tailrace.model import Lsn, Offset
 from tailrace.sinks.delta.spark import SESSION_SETTINGS
 from tailrace.storage import open_store
+from tests import nursery
 from tests.capture.running import ROOT, wait_until
 from tests.spark.made_log import MadeLog, Table
-from tests.streams.process import MODES, Task, deliver_by_hand
+from tests.streams.process import MODES, Task, deliver_by_hand, main
 from tests.streams.running import PATIENCE_S, lake_rows, lake_table
 
 NEVER = "7F/FFFFFFFF"
-KILLED = 137
 
 
 class Driver:
@@ -47,10 +47,10 @@ class Driver:
 
     @contextmanager
     def start(
-        self, *, on_spark: bool = True, until: str = NEVER, failpoint: str = ""
+        self, *, until: str = NEVER, failpoint: str = ""
     ) -> Iterator[subprocess.Popen[bytes]]:
         """The running process; afterwards it and all that it started must end by themselves."""
-        task = replace(self._task, on_spark=on_spark, until=until)
+        task = replace(self._task, until=until)
         command = [sys.executable, "-m", "tests.streams.process", json.dumps(asdict(task))]
         with (
             (self._directory / "output.txt").open("ab") as output,
@@ -71,14 +71,15 @@ class Driver:
                 for pid in _session(process.pid):
                     os.kill(pid, signal.SIGKILL)
 
-    def run(
-        self, *, on_spark: bool = True, until: Offset | None = None, failpoint: str = ""
-    ) -> int:
+    def run(self, *, until: Offset | None = None, failpoint: str = "") -> int:
         """Run until it ends by itself; its exit status."""
-        with self.start(
-            on_spark=on_spark, until=str(until or NEVER), failpoint=failpoint
-        ) as process:
+        with self.start(until=str(until or NEVER), failpoint=failpoint) as process:
             return process.wait(PATIENCE_S)
+
+    def die(self, failpoint: str) -> None:
+        """Deliver without Spark as far as this step, and die there."""
+        task = json.dumps(asdict(replace(self._task, on_spark=False)))
+        nursery.die(main, task, failpoint=failpoint, output=self._directory / "output.txt")
 
     def finish(self) -> None:
         """Deliver the rest, in this process, without Spark."""

@@ -9,9 +9,10 @@ from random import Random
 import pytest
 
 from tests.capture.running import wait_until
+from tests.nursery import KILLED
 from tests.sinks.conftest import DELTA_PACKAGE
 from tests.spark.made_log import MadeLog, Table
-from tests.streams.killing import KILLED, Driver
+from tests.streams.killing import Driver
 from tests.streams.running import PATIENCE_S, lake_rows
 
 
@@ -51,7 +52,7 @@ def test_f081_death_at_each_step_of_a_batch(
 ) -> None:
     driver = Driver(log, tmp_path)
     life.go_on(3)
-    assert driver.run(on_spark=False, failpoint=f"{point}:4") == KILLED, driver.output
+    driver.die(f"{point}:4")
     life.go_on(2)
     driver.finish()
     driver.check(life.table, life.change_count)
@@ -68,7 +69,7 @@ def test_f021_death_at_each_step_of_a_load(
     driver = Driver(log, tmp_path)
     life.go_on(1)
     # The second load is that of the other stream.
-    assert driver.run(on_spark=False, failpoint=f"{point}:2") == KILLED, driver.output
+    driver.die(f"{point}:2")
     life.go_on(1)
     driver.finish()
     driver.check(life.table, life.change_count)
@@ -84,7 +85,7 @@ def test_f021_death_at_each_step_of_a_new_generation(
     driver.finish()
     log.base_of(life.table)
     life.go_on(1)
-    assert driver.run(on_spark=False, failpoint=point) == KILLED, driver.output
+    driver.die(point)
     driver.finish()
     assert lake_rows(tmp_path / "lake") == life.table.rows
 
