@@ -4,6 +4,9 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test unit soak bench mutants lint fmt lock clean
 
+# What is compiled is kept, whatever the caller's habit: tests start hundreds of processes.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
