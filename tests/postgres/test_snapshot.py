@@ -104,12 +104,13 @@ def test_f024_nobody_reads_before_what_the_snapshot_shows_has_come_to_its_end(
             wait_until(lambda: admin.execute(query).fetchone() is not None)
 
         with _held(database, go_on, commit_in_part) as held:
-            assert waiting.wait(timeout=240)
-            assert not held.done()
+            wait_until(lambda: waiting.is_set() or held.done(), patience_s=240)
+            was_done = held.done()
             admin.execute("ALTER SYSTEM SET synchronous_standby_names TO ''")
             admin.execute("SELECT pg_reload_conf()")
+            commit.join()
+            assert not was_done
             assert _shown(database, held.result(timeout=240)) == [7]
-        commit.join()
 
 
 def test_a_snapshot_too_large_for_its_slot_is_tried_again(source: Database) -> None:
