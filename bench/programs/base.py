@@ -1,10 +1,13 @@
 """Takes a base on Spark, again and again, beside a plain COPY and Spark's own reader.
 
-Sessions and workers are warm: each way runs once before it is measured.
+Sessions and workers are warm: each way runs once before it is measured. What a way has written is
+deleted before the next one begins, outside of its time: each finds the same disk and the same
+memory.
 """
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import threading
 import time
@@ -19,6 +22,7 @@ from pyspark.sql import SparkSession
 from bench.programs.talk import say, stop_with_parent, task
 from tailrace.bases import BaseSettings, BaseTaker
 from tailrace.bases.spark_runner import SparkRunner
+from tailrace.log import layout
 from tailrace.postgres.quote import SourceNames
 from tailrace.spark.session import spark_session
 from tailrace.storage import open_store
@@ -38,12 +42,14 @@ def main(told: dict[str, Any]) -> None:
         ways["jdbc"] = lambda: _read_jdbc(told, spark)
     for name, way in ways.items():
         way()
+        _clear(told)
         say("warm", way=name)
     for _ in range(told["rounds"]):
         for name, way in ways.items():
             began = time.monotonic()
             way()
             say("read", way=name, seconds=time.monotonic() - began)
+            _clear(told)
     say("done")
     spark.stop()
 
@@ -83,12 +89,11 @@ def _oid(dsn: str) -> int:
 
 def _copy(told: dict[str, Any]) -> None:
     """To a file that is then as durable as a base is."""
-    target = Path(told["directory"]) / "copy"
+    target = _copy_target(told)
     with target.open("wb") as file:
         command = [told["psql"], told["dsn"], "-qXc", "COPY public.orders TO STDOUT"]
         subprocess.run(command, stdout=file, check=True)
     subprocess.run(["sync", str(target)], check=True)
-    target.unlink()
 
 
 def _read_jdbc(told: dict[str, Any], spark: SparkSession) -> None:
@@ -107,8 +112,22 @@ def _read_jdbc(told: dict[str, Any], spark: SparkSession) -> None:
             "fetchsize": "10000",
         },
     )
-    target = Path(told["directory"]) / "jdbc"
-    reader.write.mode("overwrite").parquet(target.as_uri())
+    reader.write.parquet(_jdbc_target(told).as_uri())
+
+
+def _copy_target(told: dict[str, Any]) -> Path:
+    return Path(told["directory"]) / "copy"
+
+
+def _jdbc_target(told: dict[str, Any]) -> Path:
+    return Path(told["directory"]) / "jdbc"
+
+
+def _clear(told: dict[str, Any]) -> None:
+    store = open_store(told["log"])
+    store.delete(entry.key for entry in store.list(layout.BASES))
+    _copy_target(told).unlink(missing_ok=True)
+    shutil.rmtree(_jdbc_target(told), ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -39,9 +39,9 @@ class TimedStore:
         """See `Store.url`."""
         return self._store.url
 
-    def put_new(self, key: str, data: Data) -> None:
+    def put_new(self, key: str, data: Data, *, is_bulk: bool = False) -> None:
         """See `Store.put_new`."""
-        self._store.put_new(key, data)
+        self._store.put_new(key, data, is_bulk=is_bulk)
         if key.startswith(layout.SEGMENTS):
             self.last_at = time.monotonic()
             if self._keep_segments:

@@ -31,9 +31,9 @@ class WatchedStore:
     def url(self) -> str:
         return self._store.url
 
-    def put_new(self, key: str, data: Data) -> None:
+    def put_new(self, key: str, data: Data, *, is_bulk: bool = False) -> None:
         self._before("put", key)
-        self._store.put_new(key, data)
+        self._store.put_new(key, data, is_bulk=is_bulk)
         self._after("put", key)
 
     def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:

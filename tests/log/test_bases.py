@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import pyarrow as pa
 import pytest
@@ -123,6 +124,17 @@ def test_a_flipped_bit_in_a_part_is_found() -> None:
         except LogError:
             pass
     assert missed == []
+
+
+@pytest.mark.parametrize("is_regular", [True, False])
+def test_a_part_is_compressed_if_that_saves_a_third(is_regular: bool) -> None:
+    random = Random(7)
+    notes = [b"paid" * 8 if is_regular else random.randbytes(32) for _ in range(99)]
+    lines = [b"%d\t%s" % (number, note) for number, note in enumerate(notes)]
+    store = MemoryStore()
+    part = put_base_part(store, identity(), rows(*lines), stretch=0, number=0)
+    assert read_base_part(store, part).to_pylist() == lines
+    assert (len(store.get(part.key)) < part.data_bytes) == is_regular
 
 
 def test_a_part_under_another_name_is_refused() -> None:

@@ -181,6 +181,10 @@ class LossyDisk:
             node.synced = bytes(node.data)
             node.dirty = False
 
+    def posix_fadvise(self, handle: int, offset: int, length: int, advice: int, /) -> None:
+        """Only advice: what was not synced stays."""
+        self._operate()
+
     def close(self, handle: int, /) -> None:
         """Close; syncs nothing."""
         self._operate()

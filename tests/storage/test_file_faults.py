@@ -138,11 +138,16 @@ def test_f088_a_fault_leaves_no_object_and_no_temporary_file(fault: str) -> None
 
 
 class Recording(LossyDisk):
-    """Remembers which handles were synced."""
+    """Remembers which files were synced, and which ones were said to be of no more use."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.synced_files: list[int] = []
+        self.advised: list[tuple[int, bool]] = []
+
+    def posix_fadvise(self, handle: int, offset: int, length: int, advice: int, /) -> None:
+        self.advised.append((advice, handle in self.synced_files))
+        raise OSError(errno.EINVAL, "no advice is taken here")
 
     def fsync(self, handle: int, /) -> None:
         if not self.is_directory(handle):
@@ -161,6 +166,16 @@ def test_f088_a_file_is_synced_once_whatever_the_answer() -> None:
     disk.heal()
     store.put_new("b", b"x")
     assert len(disk.synced_files) == len(set(disk.synced_files)) == 5
+
+
+def test_what_is_bulk_leaves_the_cache_once_it_is_durable_and_nothing_else_does() -> None:
+    disk = Recording(seed=1)
+    store = FileStore("/log", disk=disk)
+    store.put_new("a", b"x")
+    assert disk.advised == []
+    store.put_new("b", b"y", is_bulk=True)
+    assert disk.advised == [(os.POSIX_FADV_DONTNEED, True)]
+    assert store.get("b") == b"y"
 
 
 def leave(path: Path, *, age_s: float, beside: Path) -> Path:

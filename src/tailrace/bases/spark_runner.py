@@ -22,8 +22,10 @@ from tailrace.errors import TailraceError
 from tailrace.spark.planning import worker_store
 from tailrace.storage import Store
 
-_TASKS_PER_CORE: Final = 2
-"""So that the cores are busy to the end; a task costs a session and some of Spark's time."""
+_STRETCHES_PER_TASK: Final = 16
+"""A task costs a session and 0.2 s, as much as a stretch: one for each core, unless there is more
+to read than that many stretches for each, where a core that is slow must not have the last word.
+"""
 
 
 class SparkRunner:
@@ -41,7 +43,8 @@ class SparkRunner:
     def run(self, reading: Reading, store: Store, stretches: Sequence[Stretch]) -> list[Outcome]:
         """See `Runner`."""
         spark = self._spark.sparkContext
-        task_count = min(len(stretches), self.width * _TASKS_PER_CORE)
+        turns = max(1, len(stretches) // (self.width * _STRETCHES_PER_TASK))
+        task_count = min(len(stretches), self.width * turns)
         # Of this thread alone; `interruptTag` of a classic session does not find Python's jobs.
         spark.setJobGroup(self._group, "tailrace base", interruptOnCancel=True)
         read = _task(reading, store.url, tuple(stretches))

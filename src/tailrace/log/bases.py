@@ -142,7 +142,7 @@ def put_base_part(
     """
     header = PartHeader(base, stretch, number, len(rows), data_size(rows))
     try:
-        store.put_new(header.key, memoryview(base_part.encode(header, rows)))
+        store.put_new(header.key, memoryview(base_part.encode(header, rows)), is_bulk=True)
     except ObjectExists as error:
         found, found_rows = base_part.decode(store.get(header.key), key=header.key)
         if found != header or not found_rows.equals(rows):

@@ -63,6 +63,8 @@ _REMEDIES: Final = {
     errno.ENOTDIR: ("a file stands where a directory should be: choose another place", False),
 }
 
+_CAN_ADVISE: Final = hasattr(os, "posix_fadvise")  # macOS cannot
+
 _LINK_REFUSED: Final = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
@@ -83,14 +85,14 @@ class FileStore:
     def __repr__(self) -> str:
         return f"FileStore({self._root!r})"
 
-    def put_new(self, key: str, data: Data) -> None:
+    def put_new(self, key: str, data: Data, *, is_bulk: bool = False) -> None:
         """See `Store.put_new`."""
         check_key(key)
         path = self._path(key)
         directory = os.path.dirname(path)
         try:
             self._make_durable_directory(directory)
-            created = self._create(path, data)
+            created = self._create(path, data, is_bulk=is_bulk)
             # Also when the name was taken: it may be our own, from a try that failed right here.
             self._sync_directory(directory)
         except OSError as error:
@@ -152,9 +154,9 @@ class FileStore:
     def _path(self, key: str) -> str:
         return os.path.join(self._root, key).rstrip("/")
 
-    def _create(self, path: str, data: Data) -> bool:
+    def _create(self, path: str, data: Data, *, is_bulk: bool) -> bool:
         """Link a synced file with `data` to `path`; False if the name is taken."""
-        temporary = self._write_temporary(data)
+        temporary = self._write_temporary(data, is_bulk=is_bulk)
         try:
             self._disk.link(temporary, path)
         except FileExistsError:
@@ -171,7 +173,7 @@ class FileStore:
             self._discard(temporary)
         return True
 
-    def _write_temporary(self, data: Data) -> str:
+    def _write_temporary(self, data: Data, *, is_bulk: bool) -> str:
         """Write and sync a file of its own; its path."""
         directory = self._path(_TEMPORARY)
         self._make_durable_directory(directory)
@@ -186,12 +188,21 @@ class FileStore:
                 while rest:
                     rest = rest[self._disk.write(handle, rest) :]
                 self._disk.fsync(handle)
+                if is_bulk and _CAN_ADVISE:
+                    self._leave_cache(handle)
             finally:
                 self._disk.close(handle)
         except OSError:
             self._discard(path)
             raise
         return path
+
+    def _leave_cache(self, handle: int) -> None:
+        """Give back the pages of a synced file: the cache is for what others read, and to write to
+        pages that have just become free costs less than half of writing to new ones.
+        """
+        with suppress(OSError):
+            self._disk.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def _remove_leftovers(self, directory: str, *, now_s: float) -> None:
         """Remove what writers that died left behind, by the file system's own clock."""

@@ -51,7 +51,7 @@ class MemoryStore:
     def __repr__(self) -> str:
         return f"MemoryStore({self._name!r})"
 
-    def put_new(self, key: str, data: Data) -> None:
+    def put_new(self, key: str, data: Data, *, is_bulk: bool = False) -> None:
         """See `Store.put_new`."""
         check_key(key)
         with self._lock:

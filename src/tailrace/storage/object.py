@@ -99,7 +99,7 @@ class ObjectStore:
     def __repr__(self) -> str:
         return f"ObjectStore({self._url!r})"
 
-    def put_new(self, key: str, data: Data) -> None:
+    def put_new(self, key: str, data: Data, *, is_bulk: bool = False) -> None:
         """See `Store.put_new`."""
         check_key(key)
         try:

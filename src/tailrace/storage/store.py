@@ -64,13 +64,16 @@ class Store(Protocol):
         """Opens this store again with `open_store`, from any process unless it is in memory."""
         ...
 
-    def put_new(self, key: str, data: Data) -> None:
+    def put_new(self, key: str, data: Data, *, is_bulk: bool = False) -> None:
         """Put an object that is not there yet: whole or not at all, durable when this returns.
 
         Raises ObjectExists if the key is taken; what is there then is durable and unchanged. After
         a time-out or any other failure the object may be there, so a second try can meet our own
         first one: whoever needs to know reads the object and looks who wrote it (and tries again if
         it is gone by then). Others may see the object a moment before this returns.
+
+        `is_bulk` is said of one among many that nobody waits for: the store need not keep it at
+        hand.
         """
         ...
 

@@ -24,10 +24,10 @@ class FullStore(MemoryStore):
 
     is_full = False
 
-    def put_new(self, key: str, data: Data) -> None:
+    def put_new(self, key: str, data: Data, *, is_bulk: bool = False) -> None:
         if self.is_full and "/letters/" in key:
             raise StoreError("no space left")
-        super().put_new(key, data)
+        super().put_new(key, data, is_bulk=is_bulk)
 
 
 def batches(*, keys: int = 6, rounds: int = 4) -> tuple[Source, list[Batch]]:
