@@ -259,8 +259,8 @@ MUTANTS: Final = (
     Mutant(
         "a file's bytes are not synced",
         "storage/file.py",
-        "                self._disk.fsync(handle)\n            finally:\n",
-        "            finally:\n",
+        "                self._disk.fsync(handle)\n                if is_bulk",
+        "                if is_bulk",
         POWER_CUT,
     ),
     Mutant(
