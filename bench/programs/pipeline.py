@@ -10,7 +10,6 @@ import logging
 import os
 import threading
 import time
-from functools import partial
 from pathlib import Path
 
 from bench.programs.talk import say, stop_with_parent, task
@@ -34,7 +33,7 @@ def main() -> None:
     )
     try:
         sink = {"type": "delta", "path": wanted["lake"]}
-        stream = Stream("lake", wanted["tables"], partial(open_sink, sink, session=spark))
+        stream = Stream("lake", wanted["tables"], lambda _: open_sink(sink, session=spark))
         pipeline = Pipeline([stream], spark, open_store(wanted["log"]), work_dir=work_dir)
         positions = [("ready", wanted["ready_at"]), ("done", wanted["end"])]
         watch = threading.Thread(target=_watch, args=(pipeline, positions, stop), daemon=True)

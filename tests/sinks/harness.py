@@ -193,6 +193,7 @@ class Together:
         self.load = sink.load
         self.committed = sink.committed
         self.close = sink.close
+        self.holds = sink.holds
 
     def write(self, batch: Batch) -> None:
         self._barrier.wait()

@@ -77,7 +77,7 @@ class Run:
         read = Stream(
             stream,
             told,
-            lambda: sink,
+            lambda _: sink,
             changes_max=changes_max,
             bytes_max=NO_LIMIT,
             selection=selection,

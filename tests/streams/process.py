@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from tailrace.model import Offset
 from tailrace.sinks import Sink, open_sink
+from tailrace.sinks.sink import stream_of
 from tailrace.spark.session import spark_session
 from tailrace.storage import open_store
 from tailrace.streams import Pipeline, Stream
@@ -84,7 +85,7 @@ def deliver_on_spark(task: Task) -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     streams = [
-        Stream(name, ["public.*"], partial(task.sink, name, spark), changes_max=task.changes_max)
+        Stream(name, ["public.*"], partial(_opened, task, spark), changes_max=task.changes_max)
         for name in MODES
     ]
     pipeline = Pipeline(streams, spark, open_store(task.log), work_dir=work_dir)
@@ -94,6 +95,10 @@ def deliver_on_spark(task: Task) -> None:
         pipeline.run(stop)
     finally:
         spark.stop()
+
+
+def _opened(task: Task, spark: SparkSession, name: str) -> Sink:
+    return task.sink(stream_of(name), spark)
 
 
 def _watch(pipeline: Pipeline, until: Offset, stop: threading.Event) -> None:

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tailrace.model import Offset, Relation
-from tailrace.sinks import Batch, Load, Sink, open_sink
+from tailrace.sinks import Batch, Holds, Load, Sink, open_sink
 from tailrace.storage import Store
 from tailrace.streams import Pipeline, Stream, StreamState
 from tests.capture.running import wait_until
@@ -88,6 +88,10 @@ class BadSink:
         self._error = error
         self.times = times
 
+    @property
+    def holds(self) -> Holds:
+        return self._sink.holds
+
     def prepare(self, relation: Relation) -> None:
         self._sink.prepare(relation)
 
@@ -109,13 +113,13 @@ class BadSink:
 
 def stream(name: str, sink: Sink, *, changes_max: int | None = None) -> Stream:
     """All tables to a sink that is there already."""
-    return Stream(name, ["public.*"], lambda: sink, changes_max=changes_max)
+    return Stream(name, ["public.*"], lambda _: sink, changes_max=changes_max)
 
 
 def lake_stream(name: str, path: Path, mode: str = "upsert") -> Stream:
     """All tables to a lake, by the embedded engine."""
     options = {"type": "delta", "path": str(path), "mode": mode, "engine": "deltalake"}
-    return Stream(name, ["public.*"], lambda: open_sink(options))
+    return Stream(name, ["public.*"], lambda _: open_sink(options))
 
 
 def lake_table(path: Path, table: str = "public/orders") -> pa.Table:

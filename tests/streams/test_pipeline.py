@@ -157,7 +157,7 @@ def test_unknown_failure_is_tried_again_so_often_and_no_more(
 def test_sink_that_cannot_be_opened_stops_its_stream(
     spark: SparkSession, log: MadeLog, tmp_path: Path
 ) -> None:
-    def refuse() -> MemorySink:
+    def refuse(_: str) -> MemorySink:
         raise SinkError("no such bucket")
 
     told = Stream(STREAM, ["public.*"], refuse)

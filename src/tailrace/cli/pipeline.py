@@ -6,7 +6,6 @@ import logging
 import os
 import threading
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -132,15 +131,18 @@ def stop_spark(spark: SparkSession) -> None:
 
 
 def _stream(name: str, section: StreamSection, spark: SparkSession, store: Store) -> Stream:
-    from tailrace.sinks import open_sink
+    from tailrace.sinks import Sink, open_sink
     from tailrace.spark.selection import Selection
     from tailrace.streams import Stream
 
-    options = section.sink.model_dump(by_alias=True)
+    def open_own_sink(name: str) -> Sink:
+        options = section.sink.model_dump(by_alias=True)
+        return open_sink(options, session=spark, store=store, stream=name)
+
     return Stream(
         name=name,
         tables=section.tables,
-        open_sink=partial(open_sink, options, session=spark, store=store, stream=name),
+        open_sink=open_own_sink,
         trigger_s=section.trigger_interval.total_seconds(),
         changes_max=section.max_changes_per_batch,
         bytes_max=section.max_bytes_per_batch,

@@ -17,6 +17,7 @@ Names carry positions as 16 hex digits, so they sort as the log does.
     buffers/<n>.json                  the same, of the publication of triggers' buffers
     readers/<reader>/<position>       how far a registered reader has got
     streams/<stream>/...              a stream's start, its batches and its dead letters
+    replays/<stream>/...              what is asked of a stream once more, and what became of it
     torn/<n>-<name>                   a damaged tail that recovery put aside
 """
 
@@ -43,11 +44,12 @@ INSERTS: Final = "inserts/"
 BUFFERS: Final = "buffers/"
 READERS: Final = "readers/"
 STREAMS: Final = "streams/"
+REPLAYS: Final = "replays/"
 TORN: Final = "torn/"
 INTENT: Final = "intent.json"
 LEVELS: Final = (
     *(SEGMENTS, MERGED, PARTS, PROGRESS, FRONTIER, BASES, WANTED, TABLES, SHAPES),
-    *(PUBLICATION, INSERTS, BUFFERS, READERS, STREAMS, TORN),
+    *(PUBLICATION, INSERTS, BUFFERS, READERS, STREAMS, REPLAYS, TORN),
 )
 """All that a log consists of, beside the intent."""
 GENESIS: Final = f"{SEGMENTS}{Lsn(0).hex16}.arrow"

@@ -24,6 +24,7 @@ class Origin(StrEnum):
     TRIGGER = "trigger"
     SNAPSHOT = "snapshot"
     REPAIR = "repair"
+    REPLAY = "replay"
 
 
 OP: Final = "_op"

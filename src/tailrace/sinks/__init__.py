@@ -3,6 +3,6 @@ type.
 """
 
 from tailrace.sinks.registry import open_sink
-from tailrace.sinks.sink import Batch, Load, Sink
+from tailrace.sinks.sink import Batch, Holds, Load, Sink
 
-__all__ = ["Batch", "Load", "Sink", "open_sink"]
+__all__ = ["Batch", "Holds", "Load", "Sink", "open_sink"]

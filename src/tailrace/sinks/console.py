@@ -4,7 +4,8 @@
 
 A whole table is announced by a line of its own, `0/16B3748 load public.orders`; then come its rows.
 
-It records nothing: a batch that comes again is shown again.
+It records nothing: a batch that comes again is shown again. A change that is replayed has the id of
+the replay at its end.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import pyarrow as pa
 from tailrace.decode import TableChanges
 from tailrace.model import Lsn, Offset, Op, Relation, ReplicaIdentity
 from tailrace.model.change import BEFORE, COMMIT_LSN, OP, ORDINAL, TEXT, UNCHANGED
-from tailrace.sinks.sink import Batch, Load
+from tailrace.sinks.sink import Batch, Holds, Load
 
 _VALUE_CHARS_MAX: Final = 80
 
@@ -27,6 +28,8 @@ Row = Mapping[str, object]
 
 class ConsoleSink:
     """Writes one line for each change, in offset order across tables."""
+
+    holds = Holds.MESSAGES
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -38,7 +41,8 @@ class ConsoleSink:
         """Show the batch, and flush."""
         lines = [line for changes in batch.tables for line in _lines(changes)]
         lines.sort(key=lambda line: line[0])
-        self._out.writelines(f"{offset} {text}\n" for offset, text in lines)
+        mark = f" (replay {batch.replay})" if batch.replay else ""
+        self._out.writelines(f"{offset} {text}{mark}\n" for offset, text in lines)
         self._out.flush()
 
     def load(self, load: Load, rows: Iterable[pa.Table]) -> None:

@@ -21,7 +21,7 @@ from tailrace.sinks.fold import Fold, fold
 from tailrace.sinks.keys import find_keys, key_columns
 from tailrace.sinks.settle import settle
 from tailrace.sinks.shape import row_schema
-from tailrace.sinks.sink import Batch, Load
+from tailrace.sinks.sink import Batch, Holds, Load
 
 
 @dataclass(slots=True)
@@ -34,6 +34,8 @@ class _Table:
 
 class MemorySink:
     """`batches` has every batch that was applied, in part or in full, as it came."""
+
+    holds = Holds.ROWS
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final, Protocol
 
 import pyarrow as pa
@@ -23,6 +24,9 @@ class Batch:
 
     `known_tables` are those (`schema.name`) of which this stream has already delivered a row: their
     target must exist and hold a record of the stream, or somebody has taken the data away.
+
+    `replay` is empty for what is delivered as it happens; else the changes were delivered before,
+    and it is the id of the replay that delivers them again, in a row of numbers of its own.
     """
 
     stream: str
@@ -31,6 +35,7 @@ class Batch:
     upto: Offset
     tables: Sequence[TableChanges]
     known_tables: frozenset[str] = frozenset()
+    replay: str = ""
 
 
 LOAD_ORDINAL: Final = -1
@@ -50,6 +55,24 @@ class Load:
     relation: Relation
     position: Lsn
     commit_ts_us: int
+
+
+class Holds(StrEnum):
+    """What a sink has of a table, which decides what it means to deliver changes once more."""
+
+    MESSAGES = "messages"  # nothing: whatever is sent is gone
+    CHANGES = "changes"  # every change, by its offset
+    ROWS = "rows"  # the rows as they are
+    VERSIONS = "versions"  # every version of the rows, by the offset of its begin
+
+
+REPLAY_SUFFIX: Final = ".replay"
+"""Ends the name under which the replays of a stream are recorded; no stream's own name has it."""
+
+
+def stream_of(name: str) -> str:
+    """The stream that delivers under this name, by itself or by its replays."""
+    return name.removesuffix(REPLAY_SUFFIX)
 
 
 class Sink(Protocol):
@@ -74,6 +97,11 @@ class Sink(Protocol):
     Threads: what one stream delivers comes from one thread at a time; different streams may share
     a sink.
     """
+
+    @property
+    def holds(self) -> Holds:
+        """What it has of a table."""
+        ...
 
     def prepare(self, relation: Relation) -> None:
         """Make the target of this table if there is none, so that it exists before its first row.

@@ -38,6 +38,8 @@ from tailrace.storage import open_store
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tailrace.decode import TableChanges
+
 SCHEMA: Final = "lsn long, ordinal long, about binary, changes binary"
 
 
@@ -52,7 +54,11 @@ class ReadTable:
 
 @dataclass(frozen=True, slots=True)
 class PackedOptions:
-    """What a packed read is told. `first_end` is where the first batch must end, if it is known."""
+    """What a packed read is told. `first_end` is where the first batch must end, if it is known.
+
+    A read that has an `end` stops there. With `between_us`, only what was committed in that time is
+    read, both ends included; commit times may go back in the log.
+    """
 
     log: str
     tables: tuple[ReadTable, ...]
@@ -61,6 +67,8 @@ class PackedOptions:
     changes_max: int
     bytes_max: int
     selection: Selection = EVERYTHING
+    end: Offset | None = None
+    between_us: tuple[int, int] | None = None
 
     def to_option(self) -> str:
         """As the one option `spec` of the source."""
@@ -123,12 +131,15 @@ class PackedStreamReader(DataSourceStreamReader):
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """Where the batch ends; the first one again where it ended before a restart."""
         with one_line_errors():
-            after = Offset.from_dict(start)
-            if self._options.first_end is not None and after == self._options.start:
-                return self._options.first_end.to_dict()
+            options, after = self._options, Offset.from_dict(start)
+            if options.first_end is not None and after == options.start:
+                return options.first_end.to_dict()
+            if options.end is not None and after >= options.end:
+                return start
             end = self._batch_ends().next(after, limit, wanted=self._wanted(after))
-            joins = [table.after for table in self._options.tables if table.after > after]
-            return min([end, *joins]).to_dict()
+            stops = [table.after for table in options.tables if table.after > after]
+            stops += [] if options.end is None else [options.end]
+            return min([end, *stops]).to_dict()
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """Tell the range even if no table has a change."""
@@ -151,9 +162,15 @@ class PackedStreamReader(DataSourceStreamReader):
             store, selection = worker_store(self._options.log), self._options.selection
             wanted, columns = self._wanted(partition.after), selection.read_columns
             for changes in decode_pieces(store, partition.pieces, wanted, columns):
-                selected = selection.apply(changes)
+                selected = selection.apply(self._in_time(changes))
                 if selected.rows.num_rows:
                     yield changes_row(selected)
+
+    def _in_time(self, changes: TableChanges) -> TableChanges:
+        from tailrace.decode.times import committed_between
+
+        between_us = self._options.between_us
+        return changes if between_us is None else committed_between(changes, *between_us)
 
     def _wanted(self, after: Offset) -> Wanted:
         """The tables that are read in a batch which begins there."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ from tailrace.failpoint import failpoint
 from tailrace.log import Base
 from tailrace.model import Lsn, Offset, Relation
 from tailrace.sinks import Batch, Load, Sink
-from tailrace.spark.packing import unpack
+from tailrace.spark.packing import Unpacked, unpack
 from tailrace.spark.selection import EVERYTHING, Selection
 from tailrace.streams.record import BatchRecord, StreamRecord
 from tailrace.streams.repair import deliver_repair
@@ -35,7 +36,10 @@ class Delivered:
 
 
 class Delivery:
-    """The loads and batches of one run of a stream, from where it resumed."""
+    """The loads and batches of one run of a stream, from where it resumed.
+
+    It delivers in its `turn` only, which it shares with whoever else writes to the same targets.
+    """
 
     def __init__(
         self,
@@ -45,26 +49,34 @@ class Delivery:
         at: Resume,
         *,
         writer: str,
-        bases: Callable[[], Mapping[int, Base]],
+        bases: Callable[[], Mapping[int, Base]] | None = None,
         selection: Selection = EVERYTHING,
+        turn: AbstractContextManager[object] | None = None,
     ) -> None:
+        """`bases` are those that may be loaded, if any may."""
         self._stream = stream
         self._sink = sink
         self._record = record
         self._writer = writer
         self._selection = selection
         self._bases = bases
+        self._turn = turn or nullcontext()
         self._sequence = at.sequence
         self._unfinished = at.unfinished
         self.tables = at.tables
-        self.delivered = Delivered(at.start)
+        self.delivered = Delivered(at.start, change_count=at.change_count)
 
     def deliver(self, packed: pa.Table) -> None:
         """Fix the batch's range, write it, note that it is done."""
-        began = time.monotonic()
-        found = unpack(packed)
+        began, found = time.monotonic(), unpack(packed)
+        with self._turn:
+            self._deliver(found)
+        self.delivered = replace(self.delivered, batch_s=time.monotonic() - began)
+
+    def _deliver(self, found: Unpacked) -> None:
         assert found.after == self.delivered.position, "a batch does not follow the one before"
-        batch = self._fixed(self._planned(found.after, found.upto))
+        count = self.delivered.change_count + sum(len(table.rows) for table in found.tables)
+        batch = self._fixed(replace(self._planned(found.after, found.upto), count_after=count))
         assert batch.upto == found.upto, "a fixed batch has another end"
         known = frozenset(table.qualified for table in batch.tables)
         failpoint("batch.before_write")
@@ -78,12 +90,15 @@ class Delivery:
         self.delivered = Delivered(
             position=batch.upto,
             batch_count=self.delivered.batch_count + 1,
-            change_count=self.delivered.change_count + sum(len(t.rows) for t in found.tables),
-            batch_s=time.monotonic() - began,
+            change_count=count,
         )
 
     def load(self, base: Base, rows: Iterable[pa.Table]) -> None:
         """Fix the load, hand the whole base over, note that it is done."""
+        with self._turn:
+            self._load(base, rows)
+
+    def _load(self, base: Base, rows: Iterable[pa.Table]) -> None:
         position = self.delivered.position
         relation = self._selection.narrow(base.relation)
         self._check_target(relation)
@@ -109,6 +124,8 @@ class Delivery:
         try:
             self._sink.write(batch)
         except SchemaError:
+            if self._bases is None:
+                raise
             taken = {table.oid: table.generation for table in self.tables}
             waiting = {
                 oid
@@ -141,6 +158,8 @@ class Delivery:
             tables=self.tables,
             load=Taken.from_base(base) if base is not None else None,
             selection=str(self._selection),
+            count_before=self.delivered.change_count,
+            count_after=self.delivered.change_count,
         )
 
     def _fixed(self, planned: BatchRecord) -> BatchRecord:

@@ -40,7 +40,9 @@ class BatchRecord:
     the rows in the object of that key.
 
     `tables` are as they were before it. `writer` is the run that fixed it. `selection` is what of
-    the tables' rows and columns the stream delivers, in the words of its configuration.
+    the tables' rows and columns the stream delivers, in the words of its configuration; or which
+    replay it is. `count_before` and `count_after` are how many changes its run has delivered
+    without it and with it.
     """
 
     sequence: int
@@ -51,6 +53,8 @@ class BatchRecord:
     load: Taken | None = None
     selection: str = ""
     repair: str = ""
+    count_before: int = 0
+    count_after: int = 0
 
     @classmethod
     def start(cls, sequence: int, at: Offset, writer: str) -> BatchRecord:
@@ -81,6 +85,7 @@ class BatchRecord:
             "load": self.load and self.load.to_json(),
             "selection": self.selection,
             "repair": self.repair,
+            "counts": [self.count_before, self.count_after],
         }
         return json.dumps(value).encode()
 
@@ -89,6 +94,7 @@ class BatchRecord:
         """Read what `to_json` wrote; raises SegmentCorrupt."""
         try:
             value = json.loads(data)
+            counts = value.get("counts", (0, 0))
             return cls(
                 sequence=_sequence_of(key),
                 after=Offset.from_dict(value["after"]),
@@ -98,6 +104,8 @@ class BatchRecord:
                 load=value["load"] and Taken.from_json(value["load"]),
                 selection=value["selection"],
                 repair=value["repair"],
+                count_before=counts[0],
+                count_after=counts[1],
             )
         except (ValueError, KeyError, TypeError) as error:
             raise SegmentCorrupt(
@@ -186,6 +194,17 @@ class StreamRecord:
             if _sequence_of(entry.key) <= last
         )
 
+    def start(self, batch: BatchRecord) -> None:
+        """Fix where a run of some tables begins, and let retention know; raises LogFenced."""
+        assert batch.is_start, "a run does not begin with changes"
+        self.need_from(slowest(batch.outcome, batch.upto))
+        self.fix(batch)
+
+    def release(self) -> None:
+        """Retention does not wait for it any more."""
+        prefix = layout.reader_prefix(self._stream)
+        self._store.delete(entry.key for entry in self._store.list(prefix))
+
     def need_from(self, position: Offset) -> None:
         """Let retention know that the stream needs what follows `position`, and only that."""
         set_reader_position(self._store, self._stream, _needed_from(position))
@@ -200,9 +219,7 @@ class StreamRecord:
         stream of this name begin again, it goes on counting, and takes up every table anew.
         """
         self._start_over(_REMOVED)
-        self._store.delete(
-            entry.key for entry in self._store.list(layout.reader_prefix(self._stream))
-        )
+        self.release()
 
     def revive(self) -> None:
         """Reset the stream if it was removed: what it would go on with may be gone."""

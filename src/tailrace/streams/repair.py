@@ -19,7 +19,7 @@ from typing import Final
 import pyarrow as pa
 
 from tailrace.decode import TableChanges
-from tailrace.errors import SegmentCorrupt
+from tailrace.errors import LogFenced, SegmentCorrupt
 from tailrace.failpoint import failpoint
 from tailrace.log import layout
 from tailrace.log.header import relation_from_json, relation_to_json
@@ -34,10 +34,13 @@ _METADATA: Final = b"tailrace"
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Rows of one table as they are at `position`, which is where the stream has it."""
+    """Rows of one table as they are at `position`, which is where the stream has it; `replay` is
+    the id of the replay that brings them, if one does.
+    """
 
     changes: TableChanges
     position: Offset
+    replay: str = ""
 
 
 def put_repair(store: Store, stream: str, sequence: int, repair: Repair) -> str:
@@ -46,6 +49,7 @@ def put_repair(store: Store, stream: str, sequence: int, repair: Repair) -> str:
     about = {
         "position": repair.position.to_dict(),
         "relation": relation_to_json(relation_frame(relation), relation),
+        "replay": repair.replay,
     }
     rows = repair.changes.rows.replace_schema_metadata({_METADATA: json.dumps(about)})
     sink = pa.BufferOutputStream()
@@ -64,10 +68,36 @@ def read_repair(store: Store, key: str) -> Repair:
             rows = file.read_all()
         about = json.loads((rows.schema.metadata or {})[_METADATA])
         _, relation = relation_from_json(about["relation"])
-        position = Offset.from_dict(about["position"])
+        position, replay = Offset.from_dict(about["position"]), about.get("replay", "")
     except (pa.ArrowException, ValueError, KeyError, TypeError) as error:
         raise SegmentCorrupt(f"{key} cannot be read", hint="restore it from a backup") from error
-    return Repair(TableChanges(relation, rows.replace_schema_metadata(None)), position)
+    return Repair(TableChanges(relation, rows.replace_schema_metadata(None)), position, replay)
+
+
+def give_repair(
+    stream: str, sink: Sink, record: StreamRecord, newest: BatchRecord, repair: Repair
+) -> bool:
+    """Deliver a repair as the batch behind `newest`, which the sink has; False if the stream, or
+    another repair, was faster: then the rows may be old by now.
+    """
+    sequence = newest.sequence + 1
+    batch = BatchRecord(
+        sequence=sequence,
+        after=newest.upto,
+        upto=newest.upto,
+        writer="repair",
+        tables=newest.outcome,
+        selection=newest.selection,
+        repair=put_repair(record.store, stream, sequence, repair),
+    )
+    failpoint("repair.before_fix")
+    try:
+        record.fix(batch)
+    except LogFenced:
+        return False
+    failpoint("repair.after_fix")
+    deliver_repair(stream, sink, record, batch)
+    return True
 
 
 def deliver_repair(stream: str, sink: Sink, record: StreamRecord, batch: BatchRecord) -> None:
@@ -76,7 +106,7 @@ def deliver_repair(stream: str, sink: Sink, record: StreamRecord, batch: BatchRe
     known = frozenset(table.qualified for table in batch.tables)
     at = repair.position
     failpoint("repair.before_write")
-    sink.write(Batch(stream, batch.sequence, at, at, [repair.changes], known))
+    sink.write(Batch(stream, batch.sequence, at, at, [repair.changes], known, repair.replay))
     failpoint("repair.after_write")
     record.finish(batch)
 

@@ -16,12 +16,14 @@ class Resume:
     """A run of a stream: it starts after `start` with batch `sequence`.
 
     If `unfinished` is set, that is this batch: what it delivers is fixed, and the sink may have it.
+    `change_count` is what it counts on from.
     """
 
     start: Offset
     sequence: int
     tables: TakenTables
     unfinished: BatchRecord | None = None
+    change_count: int = 0
 
     @property
     def first_end(self) -> Offset | None:

@@ -30,6 +30,9 @@ from tailrace.streams.preparing import Preparation, load_due
 from tailrace.streams.query import read_options, start_query
 from tailrace.streams.record import StreamRecord
 from tailrace.streams.relay import Relay
+from tailrace.streams.replay.look import ReplayLookout
+from tailrace.streams.replay.requests import record_name
+from tailrace.streams.replay.run import Replaying, on_spark
 from tailrace.streams.resume import Resume, resume
 from tailrace.streams.stream import Stream, StreamState
 
@@ -54,7 +57,12 @@ class RunningStream:
         self._stream = stream
         self._spark = spark
         self._store = store
-        self._checkpoints = work_dir.absolute() / "checkpoints" / stream.name
+        checkpoints = work_dir.absolute() / "checkpoints"
+        self._checkpoints = checkpoints / stream.name
+        self._turn = threading.Lock()
+        read = on_spark(spark, stream, checkpoints / record_name(stream.name))
+        replaying = Replaying(stream, store, self._turn, read)
+        self._replays = ReplayLookout(store, stream.name, replaying)
         self._backoff = Backoff(Random())
         self._preparation: Preparation | None = None
         self._query: StreamingQuery | None = None
@@ -73,16 +81,22 @@ class RunningStream:
     @property
     def state(self) -> StreamState:
         """As of now."""
-        name, delivery = self._stream.name, self._delivery
-        if delivery is None:
-            return StreamState(name, None, self._error, self._is_stopped)
-        tables = frozenset(table.qualified for table in delivery.tables)
-        return StreamState(name, delivery.delivered, self._error, self._is_stopped, tables)
+        delivery = self._delivery
+        tables = delivery.tables if delivery is not None else ()
+        return StreamState(
+            self._stream.name,
+            delivery.delivered if delivery is not None else None,
+            self._error,
+            self._is_stopped,
+            frozenset(table.qualified for table in tables),
+            self._replays.is_at_work,
+        )
 
     def step(self, now: float) -> None:
         """Prepare, start the query, notice its end, or wait: whatever is due."""
         if self._is_stopped:
             return
+        self._replays.step(now)
         if self._preparation is not None:
             if self._preparation.is_over:
                 self._prepared(now)
@@ -98,6 +112,7 @@ class RunningStream:
         if preparation is not None:
             preparation.stop()
         self._halt()
+        self._replays.stop()
         sink, self._sink = self._sink, None
         if sink is not None:
             sink.close()
@@ -118,7 +133,7 @@ class RunningStream:
             record, Reader(store), patterns=patterns, writer=writer, selection=str(selection)
         )
         if self._sink is None:
-            self._sink = stream.open_sink()
+            self._sink = stream.open_sink(stream.name)
         self._lookout = Lookout(store, patterns)
         self._delivery = delivery = Delivery(
             stream.name,
@@ -128,6 +143,7 @@ class RunningStream:
             writer=writer,
             selection=selection,
             bases=partial(newest_bases, store),
+            turn=self._turn,
         )
         load_due(delivery, store, patterns, selection, unfinished=at.unfinished, stop=stop)
 

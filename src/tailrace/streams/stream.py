@@ -13,21 +13,27 @@ from tailrace.streams.delivery import Delivered
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Some tables, delivered to one sink."""
+    """Some tables, delivered to one sink.
+
+    `open_sink` is told the name under which the sink keeps what it needs of the stream: the
+    stream's, or that of its replays. `open_other_sink` opens one that is described in the words of
+    the configuration, under such a name.
+    """
 
     name: str
     tables: Sequence[str]
-    open_sink: Callable[[], Sink]
+    open_sink: Callable[[str], Sink]
     trigger_s: float = 0.2
     changes_max: int | None = None
     bytes_max: int | None = None
     selection: Selection = EVERYTHING
+    open_other_sink: Callable[[str, str], Sink] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
     """How a stream is doing; `tables` are those that it has taken up, `error` says why it waits or
-    has stopped.
+    has stopped; `replaying` if a replay runs beside it.
     """
 
     name: str
@@ -35,3 +41,4 @@ class StreamState:
     error: TailraceError | None
     is_stopped: bool
     tables: frozenset[str] = frozenset()
+    replaying: bool = False

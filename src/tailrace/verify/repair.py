@@ -8,7 +8,6 @@ whole since, and needs no repair; nor does anything behind a TRUNCATE.
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Final
 
@@ -17,8 +16,7 @@ import pyarrow as pa
 
 from tailrace.decode import TableChanges, change_schema
 from tailrace.decode.arrays import nulls
-from tailrace.errors import LogFenced, SchemaError, SinkError
-from tailrace.failpoint import failpoint
+from tailrace.errors import SchemaError, SinkError
 from tailrace.log import Reader
 from tailrace.model import Offset, Op, Origin
 from tailrace.model.change import (
@@ -38,12 +36,10 @@ from tailrace.sinks.fold import fold
 from tailrace.sinks.keys import Column, Mask, find_keys, key_columns
 from tailrace.spark.selection import Selection
 from tailrace.streams.record import BatchRecord, StreamRecord
-from tailrace.streams.repair import Repair, deliver_repair, place_of, put_repair
+from tailrace.streams.repair import Repair, deliver_repair, give_repair, place_of
 from tailrace.streams.taken import Taken
 from tailrace.verify.changes import changes_between
 from tailrace.verify.standing import is_behind
-
-logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.02
 WAIT_S: Final = 120.0
@@ -93,25 +89,8 @@ class Repairs:
         changes = repair_rows(rows, since, sequence=sequence, position=held.position)
         if changes is None:
             return True
-        key = put_repair(self._record.store, self._stream, sequence, Repair(changes, held.position))
-        batch = BatchRecord(
-            sequence=sequence,
-            after=newest.upto,
-            upto=newest.upto,
-            writer="repair",
-            tables=newest.outcome,
-            selection=newest.selection,
-            repair=key,
-        )
-        failpoint("repair.before_fix")
-        try:
-            self._record.fix(batch)
-        except LogFenced:
-            logger.debug("the stream was faster stream=%s sequence=%d", self._stream, sequence)
-            return False
-        failpoint("repair.after_fix")
-        deliver_repair(self._stream, self._sink, self._record, batch)
-        return True
+        repair = Repair(changes, held.position)
+        return give_repair(self._stream, self._sink, self._record, newest, repair)
 
     def _settled(self, deadline: float) -> BatchRecord:
         """The stream's newest batch, when its sink has it."""

@@ -18,7 +18,7 @@ import boto3
 from tailrace.sinks.queue.dead_letter import LetterLimits
 from tailrace.sinks.queue.errors import Kind
 from tailrace.sinks.queue.json_columns import Style
-from tailrace.sinks.queue.kinesis import KinesisOptions, KinesisSender, event_id_of
+from tailrace.sinks.queue.kinesis import KinesisOptions, KinesisSender, delivery_id_of
 from tailrace.sinks.queue.options import QueueOptions
 from tailrace.sinks.queue.sender import Sender
 from tailrace.sinks.queue.sink import QueueSink
@@ -193,7 +193,7 @@ class Gate:
         if Kind.INFRASTRUCTURE in hits:
             return _error(start_response, "400 Bad Request", "AccessDeniedException")
         with self._lock:
-            self.requests.append([event_id_of(payload) for payload in payloads])
+            self.requests.append([delivery_id_of(payload) for payload in payloads])
             if not any(hits):
                 return list(self._app(_with(environ, body), start_response))
             taken = [record for record, hit in zip(records, hits, strict=True) if not hit]

@@ -29,6 +29,7 @@ class Commit:
             "sequence": batch.sequence,
             "after": str(batch.after),
             "upto": str(batch.upto),
+            **({"replay": batch.replay} if batch.replay else {}),
         }
         return cls(app_id(batch.stream), batch.sequence, json.dumps({"tailrace": note}))
 

@@ -37,9 +37,14 @@ from tailrace.sinks.delta.target import Target
 from tailrace.sinks.delta.upkeep import Upkeep
 from tailrace.sinks.delta.upsert import UpsertForm
 from tailrace.sinks.side_by_side import write_tables
-from tailrace.sinks.sink import Batch, Load
+from tailrace.sinks.sink import Batch, Holds, Load
 
 _TABLES_AT_ONCE: Final = 4
+_HOLDS: Final = {
+    Mode.UPSERT: Holds.ROWS,
+    Mode.APPEND: Holds.CHANGES,
+    Mode.HISTORY: Holds.VERSIONS,
+}
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +59,11 @@ class DeltaSink:
         self._upkeep = Upkeep(engine, self._options)
         self._errors: tuple[type[Exception], ...] = (*engine.errors, *ERRORS)
         self._pool = ThreadPoolExecutor(_TABLES_AT_ONCE, thread_name_prefix="tailrace-delta")
+
+    @property
+    def holds(self) -> Holds:
+        """By its mode."""
+        return _HOLDS[self._options.mode]
 
     def prepare(self, relation: Relation) -> None:
         """Make an empty lake table, or see that the one that is there can take the relation's

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 PREFIX: Final = "_index/"
 
-Kind = Literal["table", "batch", "load"]
+Kind = Literal["table", "batch", "load", "replay"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from tailrace.sinks.parquet.table import ChangeTable
 from tailrace.sinks.place import table_uri
 from tailrace.sinks.refusal import require_names
 from tailrace.sinks.side_by_side import write_tables
-from tailrace.sinks.sink import Batch, Load
+from tailrace.sinks.sink import Batch, Holds, Load
 
 _TABLES_AT_ONCE: Final = 4
 
@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 class ParquetSink:
     """Change files of many tables below one path."""
+
+    holds = Holds.CHANGES
 
     def __init__(self, options: ParquetOptions) -> None:
         self._options = options
@@ -95,7 +97,8 @@ class ParquetSink:
                 "batch already applied table=%s sequence=%d", relation.qualified, batch.sequence
             )
             return
-        addition = _Addition(relation, "batch", batch.stream, batch.sequence, str(batch.upto))
+        kind: Kind = "replay" if batch.replay else "batch"
+        addition = _Addition(relation, kind, batch.stream, batch.sequence, str(batch.upto))
         self._add(table, addition, addition.shape(last), [changes.rows])
 
     def _add(
@@ -132,7 +135,7 @@ class ParquetSink:
 
 @dataclass(frozen=True, slots=True)
 class _Addition:
-    """A batch's changes of one table, or a load."""
+    """A batch's changes of one table, by themselves or by a replay, or a load."""
 
     relation: Relation
     kind: Kind
@@ -143,7 +146,7 @@ class _Addition:
     def shape(self, last: Entry) -> pa.Schema:
         """The table's shape with it; raises SchemaError."""
         wanted = _shape(self.relation)
-        if self.kind == "batch":
+        if self.kind != "load":
             return evolved(last.shape, wanted, self.relation)
         try:
             return reordered(last.shape, wanted, self.relation)

@@ -27,7 +27,7 @@ from tailrace.sinks.postgres.sessions import Sessions
 from tailrace.sinks.postgres.target import Target
 from tailrace.sinks.postgres.watermark import Watermark, committed, set_up
 from tailrace.sinks.side_by_side import write_tables
-from tailrace.sinks.sink import Batch, Load
+from tailrace.sinks.sink import Batch, Holds, Load
 
 _TABLES_AT_ONCE: Final = 4
 
@@ -42,6 +42,11 @@ class PostgresSink:
         self._form: Form = AppendForm() if options.mode is Mode.APPEND else UpsertForm()
         self._sessions = Sessions(options.dsn)
         self._pool = ThreadPoolExecutor(_TABLES_AT_ONCE, thread_name_prefix="tailrace-postgres")
+
+    @property
+    def holds(self) -> Holds:
+        """By its mode."""
+        return Holds.CHANGES if self._options.mode is Mode.APPEND else Holds.ROWS
 
     def prepare(self, relation: Relation) -> None:
         """Make an empty table, or see that the one that is there can take the relation's rows."""

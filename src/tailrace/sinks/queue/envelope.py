@@ -4,7 +4,7 @@
 (c, u, d, t; r for the rows of a base) and ts_ms. `plain` says the same in the words that Tailrace
 uses everywhere. An update that changes the key is two messages, as with Debezium: a delete of the
 old key and an insert of the new one, because they belong to different lanes. The same change is
-always the same message, byte by byte.
+always the same message, byte by byte; one that is sent by a replay has its id beside the event's.
 """
 
 from __future__ import annotations
@@ -54,9 +54,12 @@ class Renderer:
     stream: str
     style: Style
 
-    def changes(self, tables: Iterable[TableChanges], sequence: int) -> list[Message]:
+    def changes(
+        self, tables: Iterable[TableChanges], sequence: int, replay: str = ""
+    ) -> list[Message]:
         """The messages of a batch, in the order of the log."""
-        messages = [message for table in tables for message in self._table(table, sequence)]
+        found = (self._table(table, sequence, replay=replay) for table in tables)
+        messages = [message for each in found for message in each]
         messages.sort(key=lambda message: message.place)
         return messages
 
@@ -70,34 +73,37 @@ class Renderer:
         (message,) = self._table(emptied, load.sequence, is_base=True)
         return message
 
-    def _table(self, table: TableChanges, sequence: int, *, is_base: bool = False) -> list[Message]:
+    def _table(
+        self, table: TableChanges, sequence: int, *, is_base: bool = False, replay: str = ""
+    ) -> list[Message]:
         if not table.rows.num_rows:
             return []
         rows = rows_json(table, self.style)
         moved = np.flatnonzero(_moves(table, rows))
         main = _main(table, rows, moved, sequence, is_base=is_base)
-        messages = self._messages(table, main, np.arange(table.rows.num_rows), rows)
+        messages = self._messages(table, main, np.arange(table.rows.num_rows), rows, replay)
         if len(moved):
-            messages += self._messages(table, _old_half(main, rows, moved), moved, rows)
+            messages += self._messages(table, _old_half(main, rows, moved), moved, rows, replay)
         return messages
 
     def _messages(
-        self, table: TableChanges, part: _Part, at: Rows, rows: RowsJson
+        self, table: TableChanges, part: _Part, at: Rows, rows: RowsJson, replay: str
     ) -> list[Message]:
+        mark = f',"replay":{_text(replay)}' if replay else ""
         if self.style is Style.DEBEZIUM:
-            payloads = self._debezium(table, part, at)
+            payloads = self._debezium(table, part, at, mark)
         else:
-            payloads = self._plain(table, part, at, rows)
+            payloads = self._plain(table, part, at, rows, mark)
         name, lanes = table.relation.qualified, _lanes(table.relation, part)
         texts: list[Any] = payloads.cast(pa.binary()).to_pylist()
         return [
-            Message(event_id, place, name, lane, key, payload)
+            Message(event_id, place, name, lane, key, payload, replay)
             for event_id, place, lane, key, payload in zip(
                 part.event_ids, part.places, lanes, part.keys, texts, strict=True
             )
         ]
 
-    def _debezium(self, table: TableChanges, part: _Part, at: Rows) -> Array:
+    def _debezium(self, table: TableChanges, part: _Part, at: Rows, mark: str) -> Array:
         relation, rows = table.relation, table.rows.take(at)
         ts_ms = pc.divide(flat(rows.column(COMMIT_TS)).cast(pa.int64()), 1000).cast(pa.string())
         lsn = flat(rows.column(COMMIT_LSN)).cast(pa.string())
@@ -111,12 +117,14 @@ class Renderer:
             *(pa.scalar('{"before":'), part.before, pa.scalar(',"after":'), part.after),
             *(pa.scalar(f',"source":{head}'), ts_ms, pa.scalar(',"txId":'), _numbers(rows, XID)),
             *(pa.scalar(',"lsn":'), lsn, pa.scalar(',"xmin":null,"event_id":"')),
-            *(pa.array(part.event_ids), pa.scalar('"},"op":"')),
+            *(pa.array(part.event_ids), pa.scalar(f'"{mark}}},"op":"')),
             *(pa.array([_LETTERS[op] for op in part.ops]), pa.scalar('","ts_ms":')),
             *(ts_ms, pa.scalar("}")),
         )
 
-    def _plain(self, table: TableChanges, part: _Part, at: Rows, rows: RowsJson) -> Array:
+    def _plain(
+        self, table: TableChanges, part: _Part, at: Rows, rows: RowsJson, mark: str
+    ) -> Array:
         taken = table.rows.take(at)
         keys = pa.array([key or "null" for key in part.keys], pa.string())
         found = _listed(taken, COMMIT_LSN)
@@ -124,7 +132,7 @@ class Renderer:
         lsns = pa.array([shown[lsn] for lsn in found])
         return joined(
             *(pa.scalar('{"event_id":"'), pa.array(part.event_ids)),
-            *(pa.scalar(f'","stream":{_text(self.stream)},"op":"'), pa.array(part.ops)),
+            *(pa.scalar(f'"{mark},"stream":{_text(self.stream)},"op":"'), pa.array(part.ops)),
             *(pa.scalar(f'","table":{_text(table.relation.qualified)},"key":'), keys),
             *(pa.scalar(',"row":'), part.after, pa.scalar(',"before":'), part.before),
             *(pa.scalar(',"unchanged":'), rows.unchanged.take(at)),

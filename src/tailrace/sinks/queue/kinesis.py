@@ -25,7 +25,7 @@ from botocore.exceptions import (
 
 from tailrace.errors import ConfigError, SinkError
 from tailrace.sinks.queue.errors import Failure, Kind, kinesis_failure, no_answer
-from tailrace.sinks.queue.message import Message
+from tailrace.sinks.queue.message import Message, delivery_id
 from tailrace.sinks.queue.options import seconds, text
 from tailrace.sinks.queue.sender import RequestLimits
 
@@ -101,10 +101,10 @@ class KinesisSender:
         since = datetime.fromtimestamp(since_s, UTC)
         try:
             return frozenset(
-                event_id
+                found
                 for shard in self._shards()
                 for data in self._records(shard, since)
-                if (event_id := event_id_of(data))
+                if (found := delivery_id_of(data))
             )
         except (ClientError, BotoCoreError) as error:
             raise SinkError(
@@ -134,12 +134,12 @@ class KinesisSender:
             iterator = answer.get("NextShardIterator")
 
 
-def event_id_of(data: bytes) -> str:
-    """The event id of a message of ours in either envelope; empty for anything else."""
+def delivery_id_of(data: bytes) -> str:
+    """The delivery id of a message of ours in either envelope; empty for anything else."""
     try:
         match json.loads(data):
-            case {"event_id": str(found)} | {"source": {"event_id": str(found)}}:
-                return found
+            case {"event_id": str(found), **rest} | {"source": {"event_id": str(found), **rest}}:
+                return delivery_id(found, str(rest.get("replay", "")))
     except ValueError:
         pass
     return ""

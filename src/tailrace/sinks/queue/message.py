@@ -22,6 +22,7 @@ class Message:
     """`event_id` is the same whenever the same change is sent. `place` is where the change stands,
     so that places sort as the log does: the number of the batch, the offset, and which half of a
     changed key. `key` is the row's key as JSON, empty for a row without one and for a barrier.
+    `replay` is the id of the replay that sends it again, if one does.
     """
 
     event_id: str
@@ -30,6 +31,12 @@ class Message:
     lane: str
     key: str
     payload: bytes
+    replay: str = ""
+
+    @property
+    def delivery_id(self) -> str:
+        """The same only if it is sent again by mistake: not for a replay, which means to."""
+        return delivery_id(self.event_id, self.replay)
 
     @property
     def is_barrier(self) -> bool:
@@ -40,6 +47,11 @@ class Message:
     def partition_key(self) -> str:
         """What sends all messages of a row the same way; at most 256 characters."""
         return self.lane if self.key else self.event_id
+
+
+def delivery_id(event_id: str, replay: str) -> str:
+    """What tells a message from the same one in a replay."""
+    return f"{event_id}@{replay}" if replay else event_id
 
 
 def lane_of(table: str, key: str) -> str:

@@ -47,7 +47,7 @@ class Sender(Protocol):
         ...
 
     def arrived(self, since_s: float) -> frozenset[str]:
-        """The event ids of what the queue has taken since that time, in seconds since 1970.
+        """The delivery ids of what the queue has taken since that time, in seconds since 1970.
 
         Raises SinkError if the queue cannot be read now.
         """

@@ -30,7 +30,7 @@ from tailrace.sinks.queue.progress import Progress
 from tailrace.sinks.queue.redrive import Requests, carry_out
 from tailrace.sinks.queue.sender import Sender
 from tailrace.sinks.queue.window import Window
-from tailrace.sinks.sink import Batch, Load
+from tailrace.sinks.sink import Batch, Holds, Load, stream_of
 from tailrace.storage import Store
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ CLOCKS_S: Final = 60.0
 @dataclass(slots=True)
 class _Passage:
     """How far a batch has come: so many messages were handed over before, and of all those that
-    are numbered from its beginning these are settled. `arrived` are event ids that the queue has.
+    are numbered from its beginning these are settled. `arrived` is what the queue has of it.
     """
 
     sequence: int
@@ -56,7 +56,9 @@ class _Passage:
 
 
 class QueueSink:
-    """Delivers one stream to one queue."""
+    """Delivers one stream, or the replays of one, to one queue."""
+
+    holds = Holds.MESSAGES
 
     def __init__(
         self, kind: str, sender: Sender, store: Store, stream: str, options: QueueOptions
@@ -65,7 +67,7 @@ class QueueSink:
         self._kind = kind
         self._sender = sender
         self._options = options
-        self._renderer = Renderer(stream, options.envelope)
+        self._renderer = Renderer(stream_of(stream), options.envelope)
         self._letters = DeadLetters(store, stream, options.letters)
         self._requests = Requests(store, stream)
         self._progress = Progress(store, stream)
@@ -87,7 +89,8 @@ class QueueSink:
         """Send the batch's messages; returns when each is at the queue or a dead letter."""
         with self._lock:
             passage = self._begin(batch.sequence)
-            self._send(passage, self._renderer.changes(batch.tables, batch.sequence))
+            messages = self._renderer.changes(batch.tables, batch.sequence, batch.replay)
+            self._send(passage, messages)
 
     def load(self, load: Load, rows: Iterable[pa.Table]) -> None:
         """Send a TRUNCATE, then the rows, as read and not as inserted."""
@@ -142,7 +145,7 @@ class QueueSink:
             for at, message in enumerate(messages)
             if first + at < passage.saved
             or first + at in passage.settled
-            or message.event_id in passage.arrived
+            or message.delivery_id in passage.arrived
             or message.place in self._redriven
         ]
         window = self._window(messages, parked, settled)

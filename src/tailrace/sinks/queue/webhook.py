@@ -121,7 +121,7 @@ class WebhookSender:
         )
 
     def _headers(self, messages: Sequence[Message], body: bytes) -> dict[str, str]:
-        digest = hashlib.sha256("\n".join(each.event_id for each in messages).encode())
+        digest = hashlib.sha256("\n".join(each.delivery_id for each in messages).encode())
         headers = {
             **self._options.headers,
             "Content-Type": "application/json",

@@ -1,0 +1,121 @@
+"""Looks for requests for replays of one stream, and has them carried out in a thread of its own.
+
+A replay that fails touches neither the stream nor the slot. What may pass is tried again, with
+backoff, from where it is; what needs a person ends it, with the reason in its outcome.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from random import Random
+from typing import Final
+
+from tailrace.backoff import Backoff
+from tailrace.errors import LogFenced, StoreError, TailraceError
+from tailrace.storage import Store
+from tailrace.streams.failure import failure_of
+from tailrace.streams.record import StreamRecord
+from tailrace.streams.replay.request import Request
+from tailrace.streams.replay.requests import Outcome, Replays, outcome_of, record_name
+from tailrace.streams.replay.run import Replaying, Stopped
+
+logger = logging.getLogger(__name__)
+
+LOOK_S: Final = 1.0
+"""How often to look for a request."""
+
+UNKNOWN_FAILURES_MAX: Final = 3
+
+
+class ReplayLookout:
+    """The replays of one stream in this process. Driven by one thread."""
+
+    def __init__(self, store: Store, stream: str, replaying: Replaying) -> None:
+        self._store = store
+        self._stream = stream
+        self._replays = Replays(store)
+        self._replaying = replaying
+        self._backoff = Backoff(Random())
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._look_at = 0.0
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a replay runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def step(self, now: float) -> None:
+        """Look for a request, if it is time to."""
+        if self.is_at_work or now < self._look_at:
+            return
+        self._look_at = now + LOOK_S
+        try:
+            request = self._replays.current(self._stream)
+        except StoreError as error:
+            logger.debug("requests for replays cannot be read error=%s", error)
+            return
+        if request is not None:
+            name = f"tailrace-replay-{self._stream}"
+            self._thread = threading.Thread(
+                target=self.serve, args=[request], name=name, daemon=True
+            )
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End after the batch that is under way; the next process goes on."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def serve(self, request: Request) -> None:
+        """Carry a request out, unless told to stop before it is over."""
+        unknown = 0
+        while not self._stop.is_set():
+            try:
+                outcome = self._replays.outcome(request) or self._carry_out(request)
+                self._finish(request, outcome)
+                return
+            except Stopped:
+                return
+            except Exception as raised:
+                failure = failure_of(raised)
+                unknown += not failure.is_known
+                trace = None if failure.is_known else raised
+                logger.warning(
+                    "replay interrupted stream=%s error=%s",
+                    *(self._stream, failure.error),
+                    exc_info=trace,
+                )
+                if unknown > UNKNOWN_FAILURES_MAX:
+                    self._finish(request, self._failed(request, failure.error))
+                    return
+                self._stop.wait(self._backoff.next_s())
+
+    def _carry_out(self, request: Request) -> Outcome:
+        try:
+            outcome = self._replaying.carry_out(request, self._stop)
+        except LogFenced:
+            # Another process carries it out: what becomes of it is for that one to say.
+            raise
+        except TailraceError as error:
+            if error.retry:
+                raise
+            return self._failed(request, error)
+        self._backoff.reset()
+        return outcome
+
+    def _failed(self, request: Request, error: TailraceError) -> Outcome:
+        progress = self._replays.progress(self._stream)
+        hint = f" ({error.hint})" if error.hint else ""
+        count = progress.change_count if progress is not None else 0
+        return outcome_of(request, "failed", count, f"{error}{hint}")
+
+    def _finish(self, request: Request, outcome: Outcome) -> None:
+        StreamRecord(self._store, record_name(self._stream)).release()
+        self._replays.finish(request, outcome)
+        logger.info(
+            "replay over stream=%s id=%s state=%s changes=%d note=%s",
+            *(self._stream, request.id, outcome.state, outcome.change_count, outcome.note),
+        )

@@ -1,0 +1,248 @@
+"""Carries out one replay: a bounded run of the stream's own source and sink, with its own record.
+
+    begin     the range is resolved and fixed, a start is put into the record, the log is kept
+    batches   one after the other, as those of a stream: fixed, written, finished
+    clear     the outcome is put, the log is let go, the request is deleted
+
+Whatever ends the process, the next one finds the request and goes on at the batch that is not
+finished. Live batches of the stream come between those of the replay, never into one.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from tailrace.errors import ConfigError, SinkError
+from tailrace.log import Reader
+from tailrace.sinks import Holds, Sink
+from tailrace.sinks.queue.dead_letter import root_of
+from tailrace.spark.options import BATCH_BYTES, NO_LIMIT
+from tailrace.spark.packed import PackedOptions, ReadTable
+from tailrace.spark.selection import Selection
+from tailrace.storage import Store
+from tailrace.streams.delivery import Delivery
+from tailrace.streams.failure import query_failure
+from tailrace.streams.query import start_query
+from tailrace.streams.record import BatchRecord, StreamRecord
+from tailrace.streams.relay import Relay
+from tailrace.streams.replay.choice import choose
+from tailrace.streams.replay.pace import Pace
+from tailrace.streams.replay.request import Request
+from tailrace.streams.replay.requests import (
+    Outcome,
+    Replays,
+    outcome_of,
+    record_name,
+    run_name,
+)
+from tailrace.streams.replay.shapes import Shapes
+from tailrace.streams.replay.sink import Flow, replay_sink
+from tailrace.streams.replay.window import Window, resolve
+from tailrace.streams.resume import Resume
+from tailrace.streams.stream import Stream
+from tailrace.streams.taken import slowest
+
+logger = logging.getLogger(__name__)
+
+POLL_S: Final = 0.05
+CANCEL_S: Final = 1.0
+"""How often to look whether somebody wants it to end."""
+
+
+class Stopped(Exception):
+    """Told to stop: the next process goes on."""
+
+
+class Cancelled(Exception):
+    """An operator has had enough."""
+
+
+Deliver = Callable[[PackedOptions, Delivery, Callable[[], None]], None]
+"""Reads what the options say and hands it to the delivery, up to their end; the third argument is
+called now and then, and raises if it is to stop.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Replaying:
+    """What replays of one stream need. `turn` is shared with the stream's own delivery."""
+
+    stream: Stream
+    store: Store
+    turn: AbstractContextManager[object]
+    deliver: Deliver
+
+    def carry_out(self, request: Request, stop: threading.Event) -> Outcome:
+        """Until it is over; raises Stopped, and whatever source and sink raise."""
+        replays = Replays(self.store)
+        if replays.is_cancelled(request):
+            return self._ended(request)
+        with closing(self._open_sink(request)) as sink:
+            window = replays.window(request) or replays.begin(request, self._window(request, sink))
+            logger.info(
+                "replay begins stream=%s id=%s after=%s upto=%s",
+                *(request.stream, request.id, window.start, window.end),
+            )
+            if window.is_empty:
+                return outcome_of(request, "done", 0, window.note)
+            try:
+                delivery = self._run(request, window, sink, stop)
+            except Cancelled:
+                return self._ended(request)
+        return outcome_of(request, "done", delivery.delivered.change_count, window.note)
+
+    def _ended(self, request: Request) -> Outcome:
+        progress = Replays(self.store).progress(request.stream)
+        count = progress.change_count if progress is not None else 0
+        return outcome_of(request, "cancelled", count, "cancelled by an operator")
+
+    def _open_sink(self, request: Request) -> Sink:
+        name = record_name(request.stream)
+        if not request.to_sink:
+            return self.stream.open_sink(name)
+        if self.stream.open_other_sink is None:
+            raise ConfigError("this pipeline cannot open another sink")
+        return self.stream.open_other_sink(request.to_sink, name)
+
+    def _window(self, request: Request, sink: Sink) -> Window:
+        newest = StreamRecord(self.store, request.stream).newest()
+        tables = newest.outcome if newest is not None else ()
+        holds = Holds.MESSAGES if request.to_sink else sink.holds
+        return resolve(request, Reader(self.store), tables, holds)
+
+    def _run(self, request: Request, window: Window, sink: Sink, stop: threading.Event) -> Delivery:
+        stream, record = self.stream, StreamRecord(self.store, record_name(request.stream))
+        shapes = Shapes(self.store, stream.selection)
+        own = StreamRecord(self.store, request.stream)
+        flow = None if request.to_sink else Flow(request.stream, own, shapes, self.turn)
+        target = replay_sink(sink, flow, request.id, Pace(request.rate, stop.wait))
+        at = self._resume(request, window, record, sink, shapes)
+        selection = choose(request, stream.selection, [shapes.of(each) for each in window.tables])
+        delivery = Delivery(
+            record_name(request.stream),
+            target,
+            record,
+            at,
+            writer=secrets.token_hex(8),
+            selection=Selection(text=run_name(request)),
+        )
+        if delivery.delivered.position < window.end:
+            options = self._options(request, window, delivery, at, selection)
+            self.deliver(options, delivery, _Watch(Replays(self.store), request, stop))
+        return delivery
+
+    def _resume(
+        self, request: Request, window: Window, record: StreamRecord, sink: Sink, shapes: Shapes
+    ) -> Resume:
+        """Where the replay goes on; one that has no batch yet begins behind all numbers that the
+        record or the sink has.
+        """
+        newest = record.newest()
+        if newest is None or newest.selection != run_name(request):
+            relations = [shapes.of(table) for table in window.tables]
+            if not request.to_sink:
+                self._check_targets(sink, [each.qualified for each in relations], shapes, window)
+            recorded = sink.committed(record_name(request.stream), relations)
+            last = max([newest.sequence if newest else -1, *recorded.values()])
+            # Letters of an earlier replay are outdone: whoever wants them asks again.
+            letters = root_of(record_name(request.stream))
+            self.store.delete(entry.key for entry in self.store.list(letters))
+            newest = BatchRecord(
+                sequence=last + 1,
+                after=window.start,
+                upto=window.start,
+                writer=secrets.token_hex(8),
+                tables=window.tables,
+                selection=run_name(request),
+            )
+            record.start(newest)
+        if not record.is_done(newest):
+            count = newest.count_before
+            return Resume(newest.after, newest.sequence, newest.tables, newest, count)
+        start = slowest(newest.outcome, newest.upto)
+        return Resume(start, newest.sequence + 1, newest.outcome, None, newest.count_after)
+
+    def _check_targets(self, sink: Sink, names: list[str], shapes: Shapes, window: Window) -> None:
+        """A replay adds to targets that the stream has made; one that is gone needs a load."""
+        if sink.holds is Holds.MESSAGES:
+            return
+        found = sink.committed(self.stream.name, [shapes.of(table) for table in window.tables])
+        missing = [name for name in names if name not in found]
+        if missing:
+            raise SinkError(
+                f"stream {self.stream.name} has delivered nothing to the target of {missing[0]}",
+                hint=f"`tailrace snapshot {missing[0]}` delivers the whole table anew",
+            )
+
+    def _options(
+        self,
+        request: Request,
+        window: Window,
+        delivery: Delivery,
+        at: Resume,
+        selection: Selection,
+    ) -> PackedOptions:
+        tables = [(table.oid, table.qualified, table.position) for table in delivery.tables]
+        changes_max = self.stream.changes_max or NO_LIMIT
+        return PackedOptions(
+            log=self.store.url,
+            tables=tuple(ReadTable(*table) for table in tables),
+            start=delivery.delivered.position,
+            first_end=at.first_end,
+            changes_max=min(changes_max, request.rate or NO_LIMIT),
+            bytes_max=self.stream.bytes_max or BATCH_BYTES,
+            selection=selection,
+            end=window.end,
+            between_us=window.between_us,
+        )
+
+
+class _Watch:
+    """Raises Stopped or Cancelled when called; asks the store no more often than is fair."""
+
+    def __init__(self, replays: Replays, request: Request, stop: threading.Event) -> None:
+        self._replays = replays
+        self._request = request
+        self._stop = stop
+        self._look_at = 0.0
+
+    def __call__(self) -> None:
+        if self._stop.is_set():
+            raise Stopped
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + CANCEL_S
+            if self._replays.is_cancelled(self._request):
+                raise Cancelled
+
+
+def on_spark(spark: SparkSession, stream: Stream, checkpoints: Path) -> Deliver:
+    """Read by a query of its own, as the stream does."""
+    named = replace(stream, name=record_name(stream.name), trigger_s=0.0)
+
+    def deliver(options: PackedOptions, delivery: Delivery, watch: Callable[[], None]) -> None:
+        relay = Relay(delivery.deliver)
+        query = start_query(spark, named, options, relay, checkpoints=checkpoints)
+        try:
+            while options.end is not None and delivery.delivered.position < options.end:
+                watch()
+                time.sleep(POLL_S)
+                if relay.failure is not None:
+                    raise relay.failure
+                if not query.isActive:
+                    raise query_failure(query).error
+        finally:
+            query.stop()
+            relay.wait()
+
+    return deliver

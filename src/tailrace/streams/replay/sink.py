@@ -1,0 +1,184 @@
+"""A stream's sink as a replay sees it: what is delivered there was delivered before.
+
+    messages   are sent again, marked, in the shape that they had
+    changes    are added again under their offsets, marked, in the table's shape of today
+    rows       only what is still the newest of its key, as a batch of the stream itself
+
+Only the last one needs care. What is newest is told by where the stream stands; so the rows take
+the stream's next number, which only one writer can have, and which the sink compares with what it
+has. A writer that comes late finds a higher one there and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from tailrace.decode import TableChanges, change_schema
+from tailrace.errors import SchemaError, SinkError
+from tailrace.failpoint import failpoint
+from tailrace.log import Reader
+from tailrace.model import Offset, Origin, Relation
+from tailrace.model.change import ORIGIN
+from tailrace.sinks import Batch, Holds, Load, Sink
+from tailrace.spark.fit import fitted
+from tailrace.streams.record import BatchRecord, StreamRecord
+from tailrace.streams.repair import Repair, give_repair
+from tailrace.streams.replay.last_changes import LastChanges
+from tailrace.streams.replay.newest import newest_rows
+from tailrace.streams.replay.pace import Pace
+from tailrace.streams.replay.shapes import Shapes
+from tailrace.streams.taken import Taken
+
+
+class ReplaySink:
+    """Writes batches of a replay to the sink that it is given."""
+
+    def __init__(self, sink: Sink, replay: str, write: Callable[[Batch], None], pace: Pace) -> None:
+        self._sink = sink
+        self._replay = replay
+        self._write = write
+        self._pace = pace
+
+    @property
+    def holds(self) -> Holds:
+        """As the sink itself."""
+        return self._sink.holds
+
+    def prepare(self, relation: Relation) -> None:
+        """A replay comes to targets that are there."""
+
+    def write(self, batch: Batch) -> None:
+        """Deliver once more; the targets have no record of replays before the first."""
+        failpoint("replay.before_batch")
+        self._write(replace(batch, replay=self._replay, known_tables=frozenset()))
+        failpoint("replay.after_batch")
+        self._pace.passed(sum(table.rows.num_rows for table in batch.tables))
+
+    def load(self, load: Load, rows: Iterable[pa.Table]) -> None:
+        """A replay has changes alone."""
+        raise AssertionError("a replay loads nothing")
+
+    def committed(self, stream: str, relations: Iterable[Relation]) -> dict[str, int]:
+        """As the sink itself."""
+        return self._sink.committed(stream, relations)
+
+    def close(self) -> None:
+        """Close the sink."""
+        self._sink.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The stream whose past is replayed, and which goes on meanwhile.
+
+    Whoever holds `turn` knows that this process delivers nothing of it.
+    """
+
+    name: str
+    record: StreamRecord
+    shapes: Shapes
+    turn: AbstractContextManager[object]
+
+    def newest(self) -> BatchRecord:
+        """Its newest batch, which the sink has; raises SinkError(retry=True) if it has not."""
+        newest = self.record.newest()
+        if newest is None or not self.record.is_done(newest):
+            raise SinkError(
+                f"stream {self.name} has a batch that is not delivered",
+                hint="the replay goes on when the stream does",
+                retry=True,
+            )
+        return newest
+
+    def table(self, oid: int) -> Taken | None:
+        """Where a table stands, if the stream still has it."""
+        return _find(self.newest(), oid)
+
+
+def _find(newest: BatchRecord, oid: int) -> Taken | None:
+    return next((table for table in newest.outcome if table.oid == oid), None)
+
+
+class AddedChanges:
+    """For a sink that holds every change."""
+
+    def __init__(self, sink: Sink, flow: Flow) -> None:
+        self._sink = sink
+        self._flow = flow
+
+    def write(self, batch: Batch) -> None:
+        """Add them, each in the shape that its table has by now."""
+        with self._flow.turn:
+            tables = [made for changes in batch.tables if (made := self._of_today(changes))]
+            self._sink.write(replace(batch, tables=tables))
+
+    def _of_today(self, changes: TableChanges) -> TableChanges | None:
+        table = self._flow.table(changes.relation.oid)
+        if table is None:
+            return None
+        shape = self._flow.shapes.of(table)
+        try:
+            rows = fitted(changes, change_schema(shape))
+        except SchemaError as error:
+            hint = "replay only what came after that; or to another place, with --to-sink"
+            raise SchemaError(str(error), hint=hint) from None
+        mark = pa.array([Origin.REPLAY.value] * rows.num_rows, pa.string())
+        at = rows.column_names.index(ORIGIN)
+        return TableChanges(shape, rows.set_column(at, rows.schema.field(ORIGIN), mark))
+
+
+class NewestRows:
+    """For a sink that holds rows."""
+
+    def __init__(self, sink: Sink, flow: Flow) -> None:
+        self._sink = sink
+        self._flow = flow
+        self._reader = Reader(flow.record.store)
+        self._last: dict[int, LastChanges] = {}
+
+    def write(self, batch: Batch) -> None:
+        """Give the stream what is still the newest of each table."""
+        for changes in batch.tables:
+            table = self._flow.table(changes.relation.oid)
+            if table is not None:
+                # Most of the work before the turn: meanwhile the stream goes on.
+                self._last_changes(changes.relation, table, batch.after).extend(table.position)
+                self._give(changes, batch)
+
+    def _give(self, changes: TableChanges, batch: Batch) -> None:
+        flow, oid = self._flow, changes.relation.oid
+        last = self._last[oid]
+        with flow.turn:
+            while (table := _find(newest := flow.newest(), oid)) is not None:
+                last.extend(table.position)
+                last.emptied_at = max(last.emptied_at, Offset.whole(table.generation))
+                shape = flow.shapes.of(table)
+                rows = newest_rows(changes, batch.upto, last, shape)
+                if rows is None:
+                    break
+                repair = Repair(rows, table.position, batch.replay)
+                if give_repair(flow.name, self._sink, flow.record, newest, repair):
+                    break
+        last.forget(batch.upto)
+
+    def _last_changes(self, relation: Relation, table: Taken, after: Offset) -> LastChanges:
+        if relation.oid not in self._last:
+            key = self._flow.shapes.of(table).key
+            self._last[relation.oid] = LastChanges(self._reader, table, key, after)
+        return self._last[relation.oid]
+
+
+def replay_sink(sink: Sink, flow: Flow | None, replay: str, pace: Pace) -> ReplaySink:
+    """For the stream's own sink, or, without a `flow`, for another one."""
+    if flow is None or sink.holds is Holds.MESSAGES:
+        return ReplaySink(sink, replay, sink.write, pace)
+    write: Callable[[Batch], None] = (
+        AddedChanges(sink, flow).write
+        if sink.holds is Holds.CHANGES
+        else NewestRows(sink, flow).write
+    )
+    return ReplaySink(sink, replay, write, pace)

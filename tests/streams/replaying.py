@@ -1,0 +1,123 @@
+"""A stream that is replayed without Spark: the same plan, the same executor's code, the same
+delivery.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pyarrow as pa
+
+from tailrace.postgres.pgoutput import POSTGRES_EPOCH_US
+from tailrace.sinks import Sink
+from tailrace.spark.options import NO_LIMIT
+from tailrace.spark.packed import PackedOptions, PackedStreamReader
+from tailrace.spark.selection import EVERYTHING, Selection
+from tailrace.storage import Store
+from tailrace.streams import Stream
+from tailrace.streams.delivery import Delivery
+from tailrace.streams.replay import Outcome, Replays, Request
+from tailrace.streams.replay.look import ReplayLookout
+from tailrace.streams.replay.request import Bound
+from tailrace.streams.replay.run import Replaying
+from tests.streams.by_hand import Run
+
+STREAM = "orders"
+NOW = datetime(2026, 11, 16, tzinfo=UTC)
+
+
+def time_of(number: int) -> int:
+    """When the log's n-th transaction was committed, counted from 1."""
+    return POSTGRES_EPOCH_US + (700 + number) * 1_000_000
+
+
+def by_hand(options: PackedOptions, delivery: Delivery, watch: Callable[[], None]) -> None:
+    """Read in this process."""
+    source = PackedStreamReader(options)
+    position = source.initialOffset()
+    while True:
+        watch()
+        end = source.latestOffset(position, source.getDefaultReadLimit())
+        if end == position:
+            return
+        partitions = source.partitions(position, end)
+        rows = [row for partition in partitions for row in source.read(partition)]
+        delivery.deliver(pa.Table.from_batches(rows))
+        position = end
+
+
+@dataclass
+class Replayed:
+    """A stream to the sink that `open_sink` opens, in batches of so many changes."""
+
+    store: Store
+    open_sink: Callable[[str], Sink]
+    changes_max: int = NO_LIMIT
+    selection: Selection = EVERYTHING
+    open_other_sink: Callable[[str, str], Sink] | None = None
+
+    @property
+    def replays(self) -> Replays:
+        return Replays(self.store)
+
+    def go_on(self) -> None:
+        """Deliver, live, to the end of the log."""
+        with closing(self.open_sink(STREAM)) as sink:
+            Run(
+                self.store,
+                sink,
+                stream=STREAM,
+                changes_max=self.changes_max,
+                selection=self.selection,
+            ).to_end()
+
+    def ask(
+        self,
+        since: Bound,
+        until: Bound | None = None,
+        *,
+        tables: Iterable[str] = (),
+        key: Iterable[tuple[str, str]] = (),
+        to_sink: str = "",
+        rate: int = 0,
+    ) -> Request:
+        """Leave a request."""
+        request = Request.new(
+            STREAM,
+            since,
+            until,
+            now=NOW,
+            tables=list(tables),
+            key=list(key),
+            to_sink=to_sink,
+            rate=rate,
+        )
+        self.replays.ask(request)
+        return request
+
+    def serve(self) -> Outcome:
+        """What a pipeline does with the request that is there; what became of it."""
+        request = self.replays.current(STREAM)
+        assert request is not None
+        stream = Stream(
+            STREAM,
+            ["public.*"],
+            self.open_sink,
+            changes_max=self.changes_max,
+            selection=self.selection,
+            open_other_sink=self.open_other_sink,
+        )
+        replaying = Replaying(stream, self.store, threading.Lock(), by_hand)
+        ReplayLookout(self.store, STREAM, replaying).serve(request)
+        outcome = self.replays.outcome(request)
+        assert outcome is not None
+        return outcome
+
+    def replay(self, since: Bound, until: Bound | None = None) -> Outcome:
+        """Ask, and have it done."""
+        self.ask(since, until)
+        return self.serve()
