@@ -26,6 +26,7 @@ from bench import (
     handover,
     latency,
     pipeline,
+    replay,
     sinks,
     trigger_overhead,
     upsert,
@@ -47,6 +48,7 @@ BENCHMARKS: Final[dict[str, Callable[[Workbench], Report]]] = {
     "growth": growth.run,
     "upsert": upsert.run,
     "sinks": sinks.run,
+    "replay": replay.run,
     "verify": verify.run,
     "handover": handover.run,
     "trigger_overhead": trigger_overhead.run,
@@ -76,7 +78,7 @@ def main() -> int:
 
 def _run(name: str, options: Options, machine: Machine, console: Console) -> bool:
     console.rule(name)
-    cores = pipeline.CORES if name == "pipeline" else machine.cores
+    cores = pipeline.CORES if name in ("pipeline", "replay") else machine.cores
     with limited_to_cores(cores), own_server(options) as server:
         found = versions(server_version(server.dsn))
         report = BENCHMARKS[name](Workbench(options, server, console))

@@ -58,7 +58,8 @@ def measure(workbench: Workbench, install_debezium: Callable[[], Path]) -> Repor
     changes = workbench.options.rows // 2
     rounds = _Rounds()
     with workbench.source("pipeline") as source:
-        warm, backlog = _prepare(workbench, source, changes)
+        workbench.say(f"writing a backlog of {changes:,} changes")
+        warm, backlog = prepare_shop(source, changes)
         for number in range(workbench.options.rounds):
             rounds.capture.append(run_capture(source, backlog, _TRANSPORT))
             rounds.pipeline.append(_run_pipeline(source, warm, backlog))
@@ -98,9 +99,8 @@ def _try_debezium(
         rounds.debezium.clear()
 
 
-def _prepare(workbench: Workbench, source: Source, changes: int) -> tuple[Backlog, Backlog]:
+def prepare_shop(source: Source, changes: int) -> tuple[Backlog, Backlog]:
     """A few changes that are already in the log, to warm up with, and the backlog after them."""
-    workbench.say(f"writing a backlog of {changes:,} changes")
     last = _WARM_UP_TRANSACTIONS + max(1, changes // SHOP_CHANGES_PER_TRANSACTION)
     with source.connect() as conn:
         make_shop(conn)
@@ -130,7 +130,7 @@ def _run_pipeline(source: Source, warm: Backlog, backlog: Backlog) -> Reading:
             with source.capture(_TRANSPORT, backlog.changes, log=log) as capture:
                 began = capture.event("streaming")["at"]
                 done = pipeline.event("done")
-        _verify(source, lake)
+        verify_shop(source, lake)
     finally:
         for place in (log, lake, work_dir):
             shutil.rmtree(place, ignore_errors=True)
@@ -144,7 +144,8 @@ def _run_pipeline(source: Source, warm: Backlog, backlog: Backlog) -> Reading:
     )
 
 
-def _verify(source: Source, lake: Path) -> None:
+def verify_shop(source: Source, lake: Path) -> None:
+    """Compare source and lake, row by row; raises ProgramFailed."""
     tables = [f"public.{table}" for table in SHOP_TABLES]
     for result in compare_at_rest(source.database.dsn, str(lake), tables):
         if not result.equal:

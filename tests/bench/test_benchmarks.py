@@ -16,6 +16,7 @@ from bench import (
     growth,
     latency,
     pipeline,
+    replay,
     sinks,
     trigger_overhead,
     upsert,
@@ -43,7 +44,7 @@ def workbench(postgres: Server, tmp_path: Path) -> Workbench:
     "run",
     [
         *(base.run, capture.run, latency.run, decode.run, drain.run, growth.run, upsert.run),
-        *(verify.run, trigger_overhead.run, sinks.run),
+        *(verify.run, trigger_overhead.run, sinks.run, replay.run),
     ],
 )
 def test_benchmark_measures_every_line(

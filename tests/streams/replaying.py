@@ -35,21 +35,6 @@ def time_of(number: int) -> int:
     return POSTGRES_EPOCH_US + (700 + number) * 1_000_000
 
 
-def by_hand(options: PackedOptions, delivery: Delivery, watch: Callable[[], None]) -> None:
-    """Read in this process."""
-    source = PackedStreamReader(options)
-    position = source.initialOffset()
-    while True:
-        watch()
-        end = source.latestOffset(position, source.getDefaultReadLimit())
-        if end == position:
-            return
-        partitions = source.partitions(position, end)
-        rows = [row for partition in partitions for row in source.read(partition)]
-        delivery.deliver(pa.Table.from_batches(rows))
-        position = end
-
-
 @dataclass
 class Replayed:
     """A stream to the sink that `open_sink` opens, in batches of so many changes."""
@@ -59,6 +44,7 @@ class Replayed:
     changes_max: int = NO_LIMIT
     selection: Selection = EVERYTHING
     open_other_sink: Callable[[str, str], Sink] | None = None
+    before_batch: Callable[[], None] = lambda: None
 
     @property
     def replays(self) -> Replays:
@@ -111,7 +97,7 @@ class Replayed:
             selection=self.selection,
             open_other_sink=self.open_other_sink,
         )
-        replaying = Replaying(stream, self.store, threading.Lock(), by_hand)
+        replaying = Replaying(stream, self.store, threading.Lock(), self._by_hand)
         ReplayLookout(self.store, STREAM, replaying).serve(request)
         outcome = self.replays.outcome(request)
         assert outcome is not None
@@ -121,3 +107,20 @@ class Replayed:
         """Ask, and have it done."""
         self.ask(since, until)
         return self.serve()
+
+    def _by_hand(
+        self, options: PackedOptions, delivery: Delivery, watch: Callable[[], None]
+    ) -> None:
+        """Read in this process."""
+        source = PackedStreamReader(options)
+        position = source.initialOffset()
+        while True:
+            watch()
+            end = source.latestOffset(position, source.getDefaultReadLimit())
+            if end == position:
+                return
+            partitions = source.partitions(position, end)
+            rows = [row for partition in partitions for row in source.read(partition)]
+            self.before_batch()
+            delivery.deliver(pa.Table.from_batches(rows))
+            position = end

@@ -119,7 +119,13 @@ def _ask(
 
     from tailrace.sinks.queue.dead_letter import DeadLetters
     from tailrace.sinks.queue.redrive import Request, Requests
+    from tailrace.sinks.sink import REPLAY_SUFFIX, stream_of
 
+    if stream.endswith(REPLAY_SUFFIX):
+        raise ConfigError(
+            f"the letters of a replay are not {action}ed: the next replay begins without them",
+            hint=f"replay again what you need: tailrace replay {stream_of(stream)} --from …",
+        )
     letters = DeadLetters(store, stream)
     chosen = _chosen(letters, stream, events) if events else letters.names()
     if not chosen:

@@ -19,6 +19,7 @@ from tailrace.cli import (
     log,
     logs,
     pipeline,
+    replay,
     run,
     snapshot,
     status,
@@ -56,6 +57,7 @@ app.command()(run.run)
 app.command()(capture.capture)
 app.command()(pipeline.pipeline)
 app.command()(snapshot.snapshot)
+app.command()(replay.replay)
 app.command()(status.status)
 app.command()(verify.verify)
 app.add_typer(log.log, name="log")

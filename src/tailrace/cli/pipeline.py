@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +16,7 @@ from tailrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -64,7 +66,10 @@ def pipeline(
         with _ending_at_once(signals.event):
             spark = start_spark(settings)
         try:
-            streams = [_stream(name, section, spark, store) for name, section in chosen.items()]
+            root = settings.directory.parent
+            streams = [
+                _stream(name, section, spark, store, root) for name, section in chosen.items()
+            ]
             Schedule(store, plans(settings, store, chosen, signals.event), signals.event).start()
             work_dir = settings.directory / "spark"
             compaction_s = settings.log.compaction_interval.total_seconds()
@@ -130,7 +135,10 @@ def stop_spark(spark: SparkSession) -> None:
         logger.debug("spark has ended before us error=%s", error)
 
 
-def _stream(name: str, section: StreamSection, spark: SparkSession, store: Store) -> Stream:
+def _stream(
+    name: str, section: StreamSection, spark: SparkSession, store: Store, root: Path
+) -> Stream:
+    from tailrace.cli.other_sink import open_other_sink
     from tailrace.sinks import Sink, open_sink
     from tailrace.spark.selection import Selection
     from tailrace.streams import Stream
@@ -147,4 +155,5 @@ def _stream(name: str, section: StreamSection, spark: SparkSession, store: Store
         changes_max=section.max_changes_per_batch,
         bytes_max=section.max_bytes_per_batch,
         selection=Selection.of(columns=section.columns, where=section.where),
+        open_other_sink=partial(open_other_sink, root=root, spark=spark, store=store),
     )

@@ -32,6 +32,7 @@ def rm(
     """
     from tailrace.cli.config import load
     from tailrace.log.retention import reader_positions
+    from tailrace.sinks.sink import REPLAY_SUFFIX
     from tailrace.storage import open_store
     from tailrace.streams.record import StreamRecord
 
@@ -42,9 +43,9 @@ def rm(
             hint=f"take {name} out of the configuration, restart the pipeline, then remove it",
         )
     store = open_store(settings.log.url)
-    known = reader_positions(store)
+    known = {each for each in reader_positions(store) if not each.endswith(REPLAY_SUFFIX)}
     if name not in known:
-        hint = f"one of: {', '.join(known)}" if known else "none has begun"
+        hint = f"one of: {', '.join(sorted(known))}" if known else "none has begun"
         raise ConfigError(f"the log knows no stream {name}", hint=hint)
     StreamRecord(store, name).remove()
     typer.echo(f"removed stream {name}; its sink stays as it is")

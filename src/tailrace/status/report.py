@@ -31,6 +31,7 @@ from tailrace.postgres.selection import Selection
 from tailrace.postgres.server import wal_position
 from tailrace.postgres.session import connect, source_error
 from tailrace.postgres.slot import SlotState, read_slot
+from tailrace.sinks.sink import stream_of
 from tailrace.status.age import oldest_commit_s
 from tailrace.status.left_out import LeftOut, left_out
 from tailrace.status.under_way import BaseUnderWay, bases_under_way
@@ -164,7 +165,7 @@ def gather(
     reports += tuple(
         replace(_stream(name, position, log, reader, now_s), is_configured=False)
         for name, position in positions.items()
-        if name not in streams
+        if stream_of(name) not in streams
     )
     if source.wal_lsn is not None and log.tip is not None and not log.is_drained:
         log = replace(log, lag_bytes=max(0, source.wal_lsn - log.tip.wal))

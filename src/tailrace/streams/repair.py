@@ -19,7 +19,7 @@ from typing import Final
 import pyarrow as pa
 
 from tailrace.decode import TableChanges
-from tailrace.errors import LogFenced, SegmentCorrupt
+from tailrace.errors import LogFenced, SegmentCorrupt, TailraceError
 from tailrace.failpoint import failpoint
 from tailrace.log import layout
 from tailrace.log.header import relation_from_json, relation_to_json
@@ -78,7 +78,7 @@ def give_repair(
     stream: str, sink: Sink, record: StreamRecord, newest: BatchRecord, repair: Repair
 ) -> bool:
     """Deliver a repair as the batch behind `newest`, which the sink has; False if the stream, or
-    another repair, was faster: then the rows may be old by now.
+    another repair, was faster: then the rows may be old by now. Raises what the sink does.
     """
     sequence = newest.sequence + 1
     batch = BatchRecord(
@@ -96,19 +96,34 @@ def give_repair(
     except LogFenced:
         return False
     failpoint("repair.after_fix")
-    deliver_repair(stream, sink, record, batch)
+    refusal = deliver_repair(stream, sink, record, batch)
+    if refusal is not None:
+        raise refusal
     return True
 
 
-def deliver_repair(stream: str, sink: Sink, record: StreamRecord, batch: BatchRecord) -> None:
-    """Hand a repair to the sink, which knows its number, and note that it is done."""
+def deliver_repair(
+    stream: str, sink: Sink, record: StreamRecord, batch: BatchRecord
+) -> TailraceError | None:
+    """Hand a repair to the sink, which knows its number, and note that it is done.
+
+    Rows of a replay that the sink refuses for good are left out, and the reason is returned: the
+    stream itself must not stop for them.
+    """
     repair = read_repair(record.store, batch.repair)
     known = frozenset(table.qualified for table in batch.tables)
     at = repair.position
     failpoint("repair.before_write")
-    sink.write(Batch(stream, batch.sequence, at, at, [repair.changes], known, repair.replay))
+    refusal: TailraceError | None = None
+    try:
+        sink.write(Batch(stream, batch.sequence, at, at, [repair.changes], known, repair.replay))
+    except TailraceError as error:
+        if error.retry or not repair.replay:
+            raise
+        refusal = error
     failpoint("repair.after_write")
     record.finish(batch)
+    return refusal
 
 
 def place_of(sequence: int, position: Offset) -> tuple[Lsn, int]:

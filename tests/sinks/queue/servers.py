@@ -85,6 +85,7 @@ def open_queue(
     parks_exhausted: bool = False,
     window_count: int = 1000,
     envelope: Style = Style.DEBEZIUM,
+    stream: str = STREAM,
 ) -> QueueSink:
     """A sink with little patience."""
     window = WindowLimits(
@@ -96,7 +97,7 @@ def open_queue(
         parks_exhausted=parks_exhausted,
     )
     options = QueueOptions(envelope, 3, window, letters or LetterLimits())
-    return QueueSink(queue.kind, queue.sender(), store, STREAM, options)
+    return QueueSink(queue.kind, queue.sender(), store, stream, options)
 
 
 class WebhookQueue:

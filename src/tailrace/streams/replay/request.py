@@ -53,14 +53,15 @@ class Request:
         rate: int = 0,
         who: str = "",
         via: str = "cli",
+        number: str = "",
     ) -> Request:
-        """One with an id that sorts by time; raises ConfigError if it can never be carried out.
-        Without `until` it is up to now.
+        """One with an id that sorts by time, unless it has one; raises ConfigError if it can never
+        be carried out. Without `until` it is up to now.
         """
         now_us = to_us(now)
         until = now_us if until is None else until
         _check(since, until, now_us)
-        number = f"{now.astimezone(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+        number = number or f"{now.astimezone(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
         return cls(number, stream, since, until, tuple(tables), tuple(key), to_sink, rate, who, via)
 
     @property

@@ -110,8 +110,12 @@ class Replays:
 
     def outcome(self, request: Request) -> Outcome | None:
         """What became of it, if it is over."""
+        return self.outcome_of(request.stream, request.id)
+
+    def outcome_of(self, stream: str, request_id: str) -> Outcome | None:
+        """What became of the request with this id, if it is over."""
         try:
-            return _outcome(self._store.get(_key(request, "done")))
+            return _outcome(self._store.get(f"{_root(stream)}done/{request_id}.json"))
         except ObjectMissing:
             return None
 

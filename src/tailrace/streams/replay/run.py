@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from tailrace.errors import ConfigError, SinkError
 from tailrace.log import Reader
 from tailrace.sinks import Holds, Sink
-from tailrace.sinks.queue.dead_letter import root_of
+from tailrace.sinks.queue.dead_letter import DeadLetters, root_of
 from tailrace.spark.options import BATCH_BYTES, NO_LIMIT
 from tailrace.spark.packed import PackedOptions, ReadTable
 from tailrace.spark.selection import Selection
@@ -99,7 +99,17 @@ class Replaying:
                 delivery = self._run(request, window, sink, stop)
             except Cancelled:
                 return self._ended(request)
-        return outcome_of(request, "done", delivery.delivered.change_count, window.note)
+        notes = [note for note in (window.note, self._refused(request)) if note]
+        return outcome_of(request, "done", delivery.delivered.change_count, "; ".join(notes))
+
+    def _refused(self, request: Request) -> str:
+        """What a queue did not take: it is kept until the next replay."""
+        name = record_name(request.stream)
+        count = len(DeadLetters(self.store, name).names())
+        if not count:
+            return ""
+        were = "message was" if count == 1 else "messages were"
+        return f"{count} {were} refused: tailrace dlq ls {name}"
 
     def _ended(self, request: Request) -> Outcome:
         progress = Replays(self.store).progress(request.stream)
@@ -124,7 +134,7 @@ class Replaying:
         stream, record = self.stream, StreamRecord(self.store, record_name(request.stream))
         shapes = Shapes(self.store, stream.selection)
         own = StreamRecord(self.store, request.stream)
-        flow = None if request.to_sink else Flow(request.stream, own, shapes, self.turn)
+        flow = None if request.to_sink else Flow(request.stream, sink, own, shapes, self.turn)
         target = replay_sink(sink, flow, request.id, Pace(request.rate, stop.wait))
         at = self._resume(request, window, record, sink, shapes)
         selection = choose(request, stream.selection, [shapes.of(each) for each in window.tables])

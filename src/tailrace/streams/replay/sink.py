@@ -26,7 +26,7 @@ from tailrace.model.change import ORIGIN
 from tailrace.sinks import Batch, Holds, Load, Sink
 from tailrace.spark.fit import fitted
 from tailrace.streams.record import BatchRecord, StreamRecord
-from tailrace.streams.repair import Repair, give_repair
+from tailrace.streams.repair import Repair, deliver_repair, give_repair
 from tailrace.streams.replay.last_changes import LastChanges
 from tailrace.streams.replay.newest import newest_rows
 from tailrace.streams.replay.pace import Pace
@@ -73,12 +73,13 @@ class ReplaySink:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """The stream whose past is replayed, and which goes on meanwhile.
+    """The stream whose past is replayed into its own sink, and which goes on meanwhile.
 
     Whoever holds `turn` knows that this process delivers nothing of it.
     """
 
     name: str
+    sink: Sink
     record: StreamRecord
     shapes: Shapes
     turn: AbstractContextManager[object]
@@ -86,7 +87,10 @@ class Flow:
     def newest(self) -> BatchRecord:
         """Its newest batch, which the sink has; raises SinkError(retry=True) if it has not."""
         newest = self.record.newest()
-        if newest is None or not self.record.is_done(newest):
+        if newest is not None and newest.repair and not self.record.is_done(newest):
+            # One of ours, of a process that has died.
+            deliver_repair(self.name, self.sink, self.record, newest)
+        elif newest is None or not self.record.is_done(newest):
             raise SinkError(
                 f"stream {self.name} has a batch that is not delivered",
                 hint="the replay goes on when the stream does",
@@ -96,25 +100,25 @@ class Flow:
 
     def table(self, oid: int) -> Taken | None:
         """Where a table stands, if the stream still has it."""
-        return _find(self.newest(), oid)
+        return find_table(self.newest(), oid)
 
 
-def _find(newest: BatchRecord, oid: int) -> Taken | None:
+def find_table(newest: BatchRecord, oid: int) -> Taken | None:
+    """Where a table stands after this batch."""
     return next((table for table in newest.outcome if table.oid == oid), None)
 
 
 class AddedChanges:
     """For a sink that holds every change."""
 
-    def __init__(self, sink: Sink, flow: Flow) -> None:
-        self._sink = sink
+    def __init__(self, flow: Flow) -> None:
         self._flow = flow
 
     def write(self, batch: Batch) -> None:
         """Add them, each in the shape that its table has by now."""
         with self._flow.turn:
             tables = [made for changes in batch.tables if (made := self._of_today(changes))]
-            self._sink.write(replace(batch, tables=tables))
+            self._flow.sink.write(replace(batch, tables=tables))
 
     def _of_today(self, changes: TableChanges) -> TableChanges | None:
         table = self._flow.table(changes.relation.oid)
@@ -134,8 +138,7 @@ class AddedChanges:
 class NewestRows:
     """For a sink that holds rows."""
 
-    def __init__(self, sink: Sink, flow: Flow) -> None:
-        self._sink = sink
+    def __init__(self, flow: Flow) -> None:
         self._flow = flow
         self._reader = Reader(flow.record.store)
         self._last: dict[int, LastChanges] = {}
@@ -153,17 +156,25 @@ class NewestRows:
         flow, oid = self._flow, changes.relation.oid
         last = self._last[oid]
         with flow.turn:
-            while (table := _find(newest := flow.newest(), oid)) is not None:
+            while (table := find_table(newest := flow.newest(), oid)) is not None:
                 last.extend(table.position)
                 last.emptied_at = max(last.emptied_at, Offset.whole(table.generation))
                 shape = flow.shapes.of(table)
                 rows = newest_rows(changes, batch.upto, last, shape)
                 if rows is None:
                     break
-                repair = Repair(rows, table.position, batch.replay)
-                if give_repair(flow.name, self._sink, flow.record, newest, repair):
+                if self._is_given(Repair(rows, table.position, batch.replay), newest):
                     break
         last.forget(batch.upto)
+
+    def _is_given(self, repair: Repair, newest: BatchRecord) -> bool:
+        flow = self._flow
+        try:
+            return give_repair(flow.name, flow.sink, flow.record, newest, repair)
+        except SinkError as error:
+            if error.retry:
+                raise
+            raise SinkError(str(error), hint=f"begin the replay earlier; or {error.hint}") from None
 
     def _last_changes(self, relation: Relation, table: Taken, after: Offset) -> LastChanges:
         if relation.oid not in self._last:
@@ -177,8 +188,6 @@ def replay_sink(sink: Sink, flow: Flow | None, replay: str, pace: Pace) -> Repla
     if flow is None or sink.holds is Holds.MESSAGES:
         return ReplaySink(sink, replay, sink.write, pace)
     write: Callable[[Batch], None] = (
-        AddedChanges(sink, flow).write
-        if sink.holds is Holds.CHANGES
-        else NewestRows(sink, flow).write
+        AddedChanges(flow).write if sink.holds is Holds.CHANGES else NewestRows(flow).write
     )
     return ReplaySink(sink, replay, write, pace)
