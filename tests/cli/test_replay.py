@@ -116,6 +116,7 @@ def test_secret_of_another_sink_is_a_reference(tmp_path: Path) -> None:
     environ = {"HOOK": "http://127.0.0.1/?token=x", "DSN": "postgresql://a:b@h/db"}
     for text in ("{type: webhook, url: '${HOOK}'}", "{type: postgres, dsn: '${DSN}'}"):
         assert read_other_sink(text, tmp_path, environ)
-    for text in ("{type: webhook, url: 'http://h/'}", "{type: postgres, dsn: 'host=h'}"):
+    literal = ["{type: webhook, url: 'http://h/'}", "{type: postgres, dsn: 'host=h'}"]
+    for text in [*literal, "{type: webhook, url: '${HOOK}', secret: '${S:-pw}'}"]:
         with pytest.raises(ConfigError, match="is a secret"):
             read_other_sink(text, tmp_path, environ)
