@@ -27,7 +27,6 @@ from tailrace.streams.replay.run import Replaying
 from tests.streams.by_hand import Run
 
 STREAM = "orders"
-NOW = datetime(2026, 11, 16, tzinfo=UTC)
 
 
 def time_of(number: int) -> int:
@@ -76,7 +75,7 @@ class Replayed:
             STREAM,
             since,
             until,
-            now=NOW,
+            now=datetime.now(UTC),
             tables=list(tables),
             key=list(key),
             to_sink=to_sink,

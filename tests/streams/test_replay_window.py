@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import NoReturn
 
 import pytest
@@ -21,7 +21,7 @@ from tailrace.streams.replay.request import Bound, to_us
 from tailrace.streams.replay.window import available
 from tests.log.faulty_store import Killed
 from tests.spark.made_log import MadeLog, Table
-from tests.streams.replaying import NOW, STREAM, Replayed, time_of
+from tests.streams.replaying import STREAM, Replayed, time_of
 
 
 @pytest.fixture
@@ -49,7 +49,8 @@ def refusal(flow: Replayed, since: int, until: int | None = None) -> TailraceErr
 def test_f105_inverted_and_future_requests_are_refused(flow: Replayed) -> None:
     inverted = refusal(flow, time_of(3), time_of(2))
     assert "after its end" in str(inverted) and inverted.hint
-    future = refusal(flow, to_us(NOW + timedelta(hours=1)), to_us(NOW + timedelta(hours=2)))
+    now = datetime.now(UTC)
+    future = refusal(flow, to_us(now + timedelta(hours=1)), to_us(now + timedelta(hours=2)))
     assert "in the future" in str(future)
     assert flow.replays.current(STREAM) is None
 
@@ -146,10 +147,11 @@ def test_cancelled_before_it_began_and_while_it_runs(
 
 
 def test_request_reads_back_as_it_was_written() -> None:
+    now = datetime.now(UTC)
     bounds: list[Bound] = [time_of(1), Offset.parse("0/16B3748:3"), Offset.whole(7)]
     for since in bounds:
         request = Request.new(
-            STREAM, since, None, now=NOW, tables=["public.a"], key=[("id", "1")], rate=5
+            STREAM, since, None, now=now, tables=["public.a"], key=[("id", "1")], rate=5
         )
         assert Request.from_json(request.to_json()) == request
 

@@ -56,7 +56,7 @@ def replay(
     The pipeline does the work; Ctrl-C only ends the watching. An upsert target
     never gets an older state over a newer one; a queue gets marked messages.
 
-    Example: tailrace replay lake --from "2026-01-15 10:00" --to "2026-01-15 11:00"
+    Example: tailrace replay lake --from 2026-01-15T10:00 --to 2026-01-15T11:00
     """
     from tailrace.cli.config import load
     from tailrace.storage import open_store

@@ -61,7 +61,7 @@ class Request:
         now_us = to_us(now)
         until = now_us if until is None else until
         _check(since, until, now_us)
-        number = number or f"{now.astimezone(UTC):%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+        number = number or f"{now.astimezone(UTC):%Y%m%dT%H%M%S%f}-{secrets.token_hex(4)}"
         return cls(number, stream, since, until, tuple(tables), tuple(key), to_sink, rate, who, via)
 
     @property
