@@ -1,6 +1,4 @@
-"""One Spark session with Delta for all sink tests, and a harness for each sink that they run
-over.
-"""
+"""A harness for each sink that the tests run over."""
 
 from __future__ import annotations
 
@@ -11,45 +9,15 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from pyspark.sql import SparkSession
 
 from tailrace.sinks.delta import DeltaOptions, Mode
-from tailrace.sinks.delta.spark import SESSION_SETTINGS, delta_is_available
-from tailrace.spark.session import spark_session
 from tests.server import Server
 from tests.sinks.harness import QUIET, DeltaHarness, Harness, MemoryHarness, PostgresHarness
-
-# 4.4.1 is out as well, but 4.4.0 is what these tests have been run with: the Maven repository in
-# reach had no later one for this Spark.
-DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
 
 HISTORY: Final = replace(QUIET, mode=Mode.HISTORY)
 SOFT_DELETE: Final = replace(QUIET, soft_delete=True)
 
 SPARK: Final = [pytest.mark.spark, pytest.mark.server]
-
-_SETTINGS: Final = {
-    **SESSION_SETTINGS,
-    "spark.sql.shuffle.partitions": "2",
-    "spark.databricks.delta.snapshotPartitions": "2",
-    "spark.ui.enabled": "false",
-}
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Name the marker of tests that need a jar."""
-    config.addinivalue_line("markers", "spark: runs Delta on Spark, whose jar comes from Maven")
-
-
-@pytest.fixture(scope="session")
-def delta_session() -> SparkSession:
-    """Spark with Delta: the process's one session, so it must not have been made without."""
-    session = spark_session(
-        master="local[2]", app_name="tests", packages=[DELTA_PACKAGE], settings=_SETTINGS
-    )
-    assert delta_is_available(session), "Spark was started without Delta: run with -m spark"
-    return session
-
 
 POSTGRES: Final = pytest.param("postgres", marks=pytest.mark.server)
 FORMS: Final = ["memory", "deltalake", "deltalake history", "deltalake soft", POSTGRES]

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from tests.capture.running import wait_until
+from tests.conftest import DELTA_PACKAGE
 from tests.nursery import KILLED
-from tests.sinks.conftest import DELTA_PACKAGE
 from tests.spark.made_log import MadeLog, Table
 from tests.streams.killing import Driver
 from tests.streams.running import PATIENCE_S, lake_rows

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
 from deltalake import DeltaTable
 from psycopg import sql
+from pyspark.sql import SparkSession
 
+from tailrace.cli.config import DeltaSink
+from tailrace.cli.verifying import sink_for_repairs
 from tailrace.sinks import Sink, open_sink
 from tailrace.spark.selection import EVERYTHING, Selection
 from tailrace.storage import FileStore, Store
@@ -57,9 +60,23 @@ class Flow:
     capture: Running
     options: Mapping[str, object]
     selection: Selection = EVERYTHING
+    session: SparkSession | None = None
 
     def sink(self) -> Sink:
-        return open_sink({"type": "delta", "path": str(self.lake), **self.options})
+        options = {"type": "delta", "path": str(self.lake), **self.options}
+        return open_sink(options, session=self.session)
+
+    def repair(self, session: SparkSession | None = None) -> TableResult:
+        """What comes of repairing the one table there is, as the command does it; with Spark only
+        if there is a session.
+        """
+        described = DeltaSink.model_validate({"path": str(self.lake), **self.options})
+        with closing(sink_for_repairs(described, session)) as sink:
+            repairs = Repairs(STREAM, sink, StreamRecord(self.store, STREAM), self.selection)
+            subject = Subject(STREAM, str(self.lake), (), self.selection)
+            dsn = self.database.dsn
+            (result,) = Verification(dsn, self.store, subject, Watched(), repairs).run().tables
+        return result
 
     def start(self) -> Run:
         """A run of the stream, which has loaded what is due."""
@@ -114,6 +131,7 @@ def flowing(
     *statements: str,
     selection: Selection = EVERYTHING,
     options: Mapping[str, object] = MappingProxyType({}),
+    session: SparkSession | None = None,
 ) -> Iterator[Flow]:
     """Make tables, and capture them from the beginning; options are those of the sink."""
     with database.connect() as connection:
@@ -125,4 +143,4 @@ def flowing(
         with Running(settings(database.dsn), FileStore(tmp_path / "log")) as capture:
             capture.wait_until(lambda: all(is_published(connection, name) for name in names))
             store = FileStore(tmp_path / "log")
-            yield Flow(database, store, tmp_path / "lake", capture, options, selection)
+            yield Flow(database, store, tmp_path / "lake", capture, options, selection, session)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,8 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from pyspark.sql import SparkSession
 
 from tailrace.sinks.columns import VALID_TO
+from tailrace.sinks.delta.target import Target
 from tailrace.streams.record import StreamRecord
 from tailrace.verify import stream
 from tests.server import Database
@@ -22,7 +25,7 @@ from tests.verify.flow import FILL, Flow, Watched, flowing
 def _plant(flow: Flow) -> None:
     """One difference of each kind: a row lost, changed, added, and one that is there twice."""
     table = flow.lake_table()
-    twice = pa.table(table.to_pyarrow_table(filters=[("id", "=", 8)]))
+    twice = _read(flow, "id = 8")
     table.delete("id = 5")
     table.update({"label": "'wrong'"}, predicate="id = 6")
     table.update({"ratio": "NULL"}, predicate="id = 7")
@@ -34,8 +37,14 @@ def _plant(flow: Flow) -> None:
 PLANTED = ["5", "6", "7", "8", "9999"]
 
 
+def _read(flow: Flow, condition: str = "") -> pa.Table:
+    target = Target.open(flow.lake_table().table_uri)
+    assert target is not None
+    return target.read_range(condition)
+
+
 def _rows(flow: Flow) -> list[dict[str, object]]:
-    return pa.table(flow.lake_table().to_pyarrow_table()).sort_by("id").to_pylist()
+    return _read(flow).sort_by("id").to_pylist()
 
 
 def test_a_repair_sets_the_rows_that_differ_and_no_others(
@@ -52,6 +61,46 @@ def test_a_repair_sets_the_rows_that_differ_and_no_others(
         assert flow.table(repair=True).repaired_rows == 0
         flow.deliver("UPDATE things SET label = 'after' WHERE id < 20")
         assert flow.unlike() == []
+
+
+@pytest.mark.spark
+def test_either_engine_repairs_a_table_with_deletion_vectors(
+    database: Database, tmp_path: Path, delta_session: SparkSession
+) -> None:
+    options = {"deletion_vectors": True, "compact_after": 0}
+    with flowing(database, tmp_path, options=options, session=delta_session) as flow:
+        flow.deliver(FILL)
+        before = _rows(flow)
+        table = f"delta.`{flow.lake_table().table_uri}`"
+        for session in (None, delta_session):
+            delta_session.sql(f"DELETE FROM {table} WHERE id = 5")
+            delta_session.sql(f"UPDATE {table} SET label = 'wrong' WHERE id = 6")
+            assert "deletionVector" in _newest_commit(flow)
+            result = flow.repair(session)
+            assert (result.equal, result.repaired_rows, result.problem) == (True, 2, "")
+            assert _rows(flow) == before
+            (count,) = delta_session.sql(f"SELECT count(*) FROM {table}").first() or (0,)
+            assert count == 500
+
+
+def _newest_commit(flow: Flow) -> str:
+    log = flow.lake / "public" / "things" / "_delta_log"
+    return (log / f"{flow.lake_table().version():020}.json").read_text()
+
+
+def test_a_repair_that_only_spark_can_write_is_refused_with_a_hint(
+    database: Database, tmp_path: Path
+) -> None:
+    with flowing(database, tmp_path) as flow:
+        flow.deliver(FILL)
+        flow.lake_table().delete("id = 5")
+        features = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["rowTracking"]}
+        log = flow.lake / "public" / "things" / "_delta_log"
+        number = flow.lake_table().version() + 1
+        (log / f"{number:020}.json").write_text(json.dumps({"protocol": features}))
+        result = flow.repair()
+        assert not result.equal and "rowTracking" in result.problem
+        assert "engine: delta-spark" in result.problem
 
 
 def test_a_repair_carries_only_those_rows_and_says_so(database: Database, tmp_path: Path) -> None:

@@ -70,7 +70,8 @@ def pipeline(
             streams = [
                 _stream(name, section, spark, store, root) for name, section in chosen.items()
             ]
-            Schedule(store, plans(settings, store, chosen, signals.event), signals.event).start()
+            verifications = plans(settings, store, chosen, signals.event, spark)
+            Schedule(store, verifications, signals.event).start()
             work_dir = settings.directory / "spark"
             compaction_s = settings.log.compaction_interval.total_seconds()
             with automatic_bases(settings, store, spark):

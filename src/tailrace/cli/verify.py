@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,11 +12,13 @@ from tailrace.cli.options import AsJson, ConfigFile, Verbose
 from tailrace.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
     from tailrace.cli.config import Config, DeltaSink
     from tailrace.cli.config import Stream as StreamSection
-    from tailrace.storage import Store
     from tailrace.verify.result import StreamResult
-    from tailrace.verify.stream import Watcher
 
 
 def verify(
@@ -46,7 +49,7 @@ def verify(
     from tailrace.cli.differences import show
     from tailrace.cli.json_text import json_text
     from tailrace.cli.source import source_dsn
-    from tailrace.cli.verifying import Bar
+    from tailrace.cli.verifying import Bar, run_verification
     from tailrace.storage import open_store
     from tailrace.verify.stored import put_result
 
@@ -56,8 +59,21 @@ def verify(
     with source_dsn(settings) as dsn:
         for name in [stream] if stream else _with_lakes(settings):
             section, sink = _section(settings, name)
-            with Bar(Console(file=sys.stderr), title=name) as bar:
-                result = _verify(dsn, store, name, section, sink, table or [], repair, bar)
+            with (
+                _session(settings, sink, repair) as session,
+                Bar(Console(file=sys.stderr), title=name) as bar,
+            ):
+                result = run_verification(
+                    dsn,
+                    store,
+                    name,
+                    section,
+                    sink,
+                    tables=table or [],
+                    repair=repair,
+                    watcher=bar,
+                    session=session,
+                )
             if not table:
                 put_result(store, result)
             results.append(result)
@@ -71,21 +87,19 @@ def verify(
         raise typer.Exit(1)
 
 
-def _verify(
-    dsn: str,
-    store: Store,
-    name: str,
-    section: StreamSection,
-    sink: DeltaSink,
-    tables: list[str],
-    repair: bool,
-    watcher: Watcher,
-) -> StreamResult:
-    from tailrace.cli.verifying import run_verification
+@contextmanager
+def _session(settings: Config, sink: DeltaSink, repair: bool) -> Iterator[SparkSession | None]:
+    """Spark, if the lake is to be repaired and only Delta on Spark may write it."""
+    if not repair or sink.engine != "delta-spark":
+        yield None
+        return
+    from tailrace.cli.pipeline import start_spark, stop_spark
 
-    return run_verification(
-        dsn, store, name, section, sink, tables=tables, repair=repair, watcher=watcher
-    )
+    spark = start_spark(settings)
+    try:
+        yield spark
+    finally:
+        stop_spark(spark)
 
 
 def _with_lakes(settings: Config) -> list[str]:

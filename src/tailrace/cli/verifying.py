@@ -9,6 +9,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
+from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
@@ -16,7 +17,7 @@ from tailrace.cli.config import Config, DeltaSink
 from tailrace.cli.config import Stream as StreamSection
 from tailrace.cli.source import current_dsn
 from tailrace.errors import SourceError, TailraceError
-from tailrace.sinks import open_sink
+from tailrace.sinks import Sink, open_sink
 from tailrace.spark.selection import Selection
 from tailrace.storage import Store
 from tailrace.streams.record import StreamRecord
@@ -38,14 +39,14 @@ def run_verification(
     tables: list[str],
     repair: bool,
     watcher: Watcher,
+    session: SparkSession | None = None,
 ) -> StreamResult:
-    """Compare the tables of a stream; raises TailraceError."""
+    """Compare the tables of a stream; raises TailraceError. A repair uses `session`, if given."""
     chosen = Selection.of(columns=section.columns, where=section.where)
     subject = Subject(name, sink.path, tables, chosen)
     if not repair:
         return Verification(dsn, store, subject, watcher).run()
-    # A repair is small and needs no Spark; upkeep of the lake is left to the pipeline.
-    opened = open_sink({**sink.model_dump(), "engine": "deltalake", "compact_after": 0})
+    opened = sink_for_repairs(sink, session)
     try:
         repairs = Repairs(name, opened, StreamRecord(store, name), chosen)
         return Verification(dsn, store, subject, watcher, repairs).run()
@@ -53,20 +54,37 @@ def run_verification(
         opened.close()
 
 
+def sink_for_repairs(sink: DeltaSink, session: SparkSession | None) -> Sink:
+    """The lake, written by the engine that the stream has. Without a session that is `deltalake`,
+    which makes no deletion vectors but keeps to those that are there.
+    """
+    # Upkeep of the lake is left to the pipeline.
+    options: dict[str, object] = {**sink.model_dump(), "compact_after": 0}
+    if session is None:
+        options |= {"engine": "deltalake", "deletion_vectors": False}
+    return open_sink(options, session=session)
+
+
 def plans(
-    settings: Config, store: Store, names: Iterable[str], stop: threading.Event
+    settings: Config,
+    store: Store,
+    names: Iterable[str],
+    stop: threading.Event,
+    session: SparkSession,
 ) -> list[Plan]:
     """What the configuration asks to be verified by itself, of these streams."""
     found = []
     for name in names:
         section = settings.streams[name]
         if section.verify is not None and isinstance(section.sink, DeltaSink):
-            run = partial(_scheduled, settings, store, name, stop)
+            run = partial(_scheduled, settings, store, name, stop, session)
             found.append(Plan(name, section.verify.every.total_seconds(), run))
     return found
 
 
-def _scheduled(settings: Config, store: Store, name: str, stop: threading.Event) -> StreamResult:
+def _scheduled(
+    settings: Config, store: Store, name: str, stop: threading.Event, session: SparkSession
+) -> StreamResult:
     section = settings.streams[name]
     dsn = current_dsn(settings)
     if dsn is None:
@@ -81,6 +99,7 @@ def _scheduled(settings: Config, store: Store, name: str, stop: threading.Event)
         tables=[],
         repair=section.verify.repair,
         watcher=_Quiet(stop),
+        session=session,
     )
 
 

@@ -203,7 +203,8 @@ class AtSnapshot:
         try:
             return self._compare(table)
         except TailraceError as error:
-            return _not_compared(table.qualified, str(error), is_doubtful=error.retry), 0
+            problem = f"{error} ({error.hint})" if error.hint else str(error)
+            return _not_compared(table.qualified, problem, is_doubtful=error.retry), 0
 
     def _compare(self, table: Taken) -> tuple[TableResult, int]:
         name = table.qualified

@@ -45,6 +45,8 @@ _HOLDS: Final = {
     Mode.APPEND: Holds.CHANGES,
     Mode.HISTORY: Holds.VERSIONS,
 }
+_UNSUPPORTED: Final = "Unsupported table features"
+"""How the embedded library begins when it refuses a table; the error is of no class of its own."""
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +92,7 @@ class DeltaSink:
                 commit, target, lambda: self._form.load(load, rows, target, commit)
             )
             if error is not None:
-                raise _refused(commit, target) from error
+                raise _refused(commit, target, error) from error
         sync_commits(target.uri, commit)
         # A base comes in the order of the source's files, not of the keys.
         self._upkeep.note(target, self._options.clusters(load.relation), is_loaded=True)
@@ -135,7 +137,7 @@ class DeltaSink:
                 return target
             now = self._lake.open(changes.relation)
             if is_last or now is None or now.next_version == target.next_version:
-                raise _refused(commit, target) from error
+                raise _refused(commit, target, error) from error
             target = now
         raise AssertionError("the last attempt has an outcome")
 
@@ -167,7 +169,13 @@ class DeltaSink:
         return target or self._lake.open_or_make(relation)
 
 
-def _refused(commit: Commit, target: Target) -> SinkError:
+def _refused(commit: Commit, target: Target, error: Exception) -> SinkError:
+    if _UNSUPPORTED in str(error):
+        features = ", ".join(target.table.protocol().writer_features or ())
+        return SinkError(
+            f"the lake table at {target.uri} has features that deltalake cannot write: {features}",
+            hint="set up engine: delta-spark, or deliver the table anew to another lake path",
+        )
     return SinkError(
         f"the lake table at {target.uri} did not take batch {commit.version}", retry=True
     )
