@@ -115,7 +115,12 @@ class ParquetHarness:
 def in_order(parts: Sequence[Sequence[Change]]) -> list[Change]:
     """All changes by their offsets; a text in place of the NULL that stands for it."""
     rows = [_with_texts(row) for part in parts for row in part]
-    return sorted(rows, key=lambda row: (row["_commit_lsn"], row["_ordinal"]))
+    return sorted(rows, key=place)
+
+
+def place(row: Change) -> tuple[int, bool, int]:
+    """A base stands behind what ended at its position."""
+    return row["_commit_lsn"], row["_origin"] == "snapshot", row["_ordinal"]
 
 
 def folded(changes: Sequence[Change], relation: Relation) -> list[tuple[object, ...]]:

@@ -9,7 +9,8 @@ from tailrace.sinks import Sink
 from tailrace.sinks.delta import DeltaOptions, DeltaSink, EmbeddedEngine, Mode
 from tests.sinks.source import Source, batch_of, load_of
 
-SMALL_BATCHES = 16
+LAST = 23
+"""The number of the last batch; most are small."""
 
 
 def tell(sink: Sink) -> Source:
@@ -27,13 +28,19 @@ def tell(sink: Sink) -> Source:
     sink.write(batch_of(3, source.take()))
     source.insert(id=4)
     source.take()
-    sink.load(load_of(4, source), source.base())
-    for sequence in range(5, 5 + SMALL_BATCHES):
+    load, base = load_of(5, source), source.base()
+    source.insert(id=5)
+    since = source.take()
+    sink.write(batch_of(4, since))
+    sink.load(load, base)
+    # What the table had from after the load comes again.
+    sink.write(batch_of(6, since))
+    for sequence in range(7, LAST):
         source.insert(id=100 + sequence, n=sequence)
         sink.write(batch_of(sequence, source.take()))
     source.truncate()
-    source.insert(id=5, doc="last")
-    sink.write(batch_of(5 + SMALL_BATCHES, source.take()))
+    source.insert(id=6, doc="last")
+    sink.write(batch_of(LAST, source.take()))
     return source
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -158,6 +159,35 @@ def test_f022_load_comes_behind_a_truncate_and_once(harness: ChangeHarness) -> N
     source.update(9, n=1)
     deliver(harness, 3, source)
     assert_same(harness, source)
+
+
+@pytest.mark.parametrize(
+    "harness", ["delta", pytest.param("postgres", marks=pytest.mark.server)], indirect=True
+)
+def test_f022_load_that_the_target_is_past_leaves_every_change_there_once(
+    harness: ChangeHarness,
+) -> None:
+    source = filled(harness)
+    source.update(1, n=10)
+    deliver(harness, 2, source)
+    load, base = load_of(3, source), source.base()
+    source.update(1, n=11)
+    source.insert(id=9, part="late")
+    since = source.take()
+    harness.sink.write(batch_of(3, since))
+    # The second time for a stream that was reset: the same base, under another number.
+    for sequence in (4, 6):
+        harness.sink.load(replace(load, sequence=sequence), base)
+        kinds = [(row["_op"], row["_origin"]) for row in harness.changes(source.relation)]
+        assert Counter(kinds) == {
+            ("insert", "wal"): 3,
+            ("update", "wal"): 1,
+            ("truncate", "snapshot"): 1,
+            ("insert", "snapshot"): 3,
+        }
+        harness.sink.write(batch_of(sequence + 1, since))
+        assert_same(harness, source)
+        assert len(offsets(harness, source)) == 3 + 1 + 1 + 3 + 2
 
 
 def test_first_load_needs_no_truncate(harness: ChangeHarness) -> None:

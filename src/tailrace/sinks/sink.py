@@ -126,8 +126,9 @@ class Sink(Protocol):
         recorded with the data, and one that is recorded already changes nothing. If it fails, or
         if `rows` raises, which is passed on, the target is as it was. The target may have another
         shape, or not be there, or be past the load: then the changes since come again. A sink that
-        keeps every change adds the rows behind a TRUNCATE; one that keeps every version goes back
-        to the load's position, and closes and opens only what differs there.
+        keeps every change goes back to the load's position, if it can, and adds the rows behind a
+        TRUNCATE; one that keeps every version goes back as well, and closes and opens only what
+        differs there.
         """
         ...
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailrace.decode import TableChanges, change_schema
-from tailrace.model import Relation
-from tailrace.model.change import COMMIT_LSN, META_COLUMNS, OP, ORDINAL, TEXT
+from tailrace.model import Origin, Relation
+from tailrace.model.change import COMMIT_LSN, META_COLUMNS, OP, ORDINAL, ORIGIN, TEXT
 from tailrace.sinks.fold import Fold, fold
 from tailrace.sinks.keys import find_keys, key_columns
 from tailrace.sinks.settle import settle
@@ -114,5 +115,13 @@ def _every_change(
     if changes is not None:
         parts.append(changes.rows.select(schema.names))
     every = pa.concat_tables([schema.empty_table(), *(part.cast(schema) for part in parts)])
-    ordered = every.sort_by([(COMMIT_LSN, "ascending"), (ORDINAL, "ascending")])
-    return TableChanges(relation, ordered.combine_chunks())
+    return TableChanges(relation, _in_order(every).combine_chunks())
+
+
+def _in_order(changes: pa.Table) -> pa.Table:
+    """By offset; a base stands behind what ended at its position."""
+    is_loaded = pc.equal(changes.column(ORIGIN), pa.scalar(Origin.SNAPSHOT.value))
+    order = pa.table(
+        [changes.column(COMMIT_LSN), is_loaded, changes.column(ORDINAL)], names=["a", "b", "c"]
+    )
+    return changes.take(pc.sort_indices(order, [(name, "ascending") for name in "abc"]))

@@ -1,7 +1,8 @@
-"""A lake table that holds every change: rows are only ever added.
+"""A lake table that holds every change, each once.
 
-A table that is loaded anew goes on behind a TRUNCATE of its own, so that whoever folds the changes
-arrives at the rows of the load.
+Rows are only ever added, but for a load that is older than what the table has: it goes back to the
+load's position, because the changes since come again. A load stands behind a TRUNCATE of its own,
+so that whoever folds the changes arrives at its rows.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from itertools import chain
 import pyarrow as pa
 
 from tailrace.decode import TableChanges, change_schema
-from tailrace.model import Relation
+from tailrace.model import Origin, Relation
+from tailrace.model.change import COMMIT_LSN, ORIGIN
 from tailrace.sinks.conform import conform
-from tailrace.sinks.delta.bulk import Pieces, add_all
+from tailrace.sinks.delta.bounds import quote
+from tailrace.sinks.delta.bulk import Pieces, add_all, replace_some
 from tailrace.sinks.delta.commit import Commit
 from tailrace.sinks.delta.engine import Engine
 from tailrace.sinks.delta.target import Target
@@ -42,5 +45,15 @@ class AppendForm:
 
     def load(self, load: Load, rows: Iterable[pa.Table], target: Target, commit: Commit) -> None:
         """Add the rows, behind a TRUNCATE if there are any before them."""
-        every = rows if target.is_empty else chain([truncate_row(load)], rows)
-        add_all(target, Pieces(target.schema, every), commit)
+        if target.is_empty:
+            add_all(target, Pieces(target.schema, rows), commit)
+            return
+        pieces = Pieces(target.schema, chain([truncate_row(load)], rows))
+        replace_some(target, pieces, commit, where=_from(load))
+
+
+def _from(load: Load) -> str:
+    """What comes again: everything behind the load's position, and the load itself."""
+    lsn, at = quote(COMMIT_LSN), int(load.position)
+    is_loaded = f"{quote(ORIGIN)} = '{Origin.SNAPSHOT.value}'"
+    return f"{lsn} > {at} OR ({lsn} = {at} AND {is_loaded})"

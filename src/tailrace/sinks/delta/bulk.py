@@ -107,6 +107,18 @@ def add_all(target: Target, pieces: Pieces, commit: Commit) -> None:
         )
 
 
+def replace_some(target: Target, pieces: Pieces, commit: Commit, *, where: str) -> None:
+    """Let the rows take the place of those that meet a condition, which they meet themselves."""
+    with pieces.own_failure():
+        write_deltalake(
+            target.table,
+            pieces.reader(),
+            mode="overwrite",
+            predicate=where,
+            commit_properties=commit_properties(commit),
+        )
+
+
 def merge_all(target: Target, clauses: LoadClauses, pieces: Pieces, commit: Commit) -> None:
     """Merge the pieces. Unlike the others it holds one side of the join in memory."""
     merger = target.table.merge(

@@ -77,7 +77,9 @@ class UpsertForm:
 
 
 class AppendForm:
-    """Every change, with the columns that say what happened. Rows are only ever added."""
+    """Every change, once, with the columns that say what happened. Rows are only ever added, but
+    for a load that is older than what the table has: the changes since come again.
+    """
 
     def layout(self, relation: Relation) -> Layout:
         """A key is not needed."""
@@ -94,6 +96,7 @@ class AppendForm:
         except SchemaError as error:
             # Here is the new base; another one would not help.
             raise SchemaError(str(error), hint=error.hint, retry=False) from None
+        target.go_back(conn, load.position)
         is_empty = target.is_empty(conn)
         target = target.evolve(conn, layout)
         for part in rows if is_empty else chain([truncate_row(load)], rows):

@@ -13,7 +13,8 @@ from typing import Final
 from psycopg import sql
 
 from tailrace.errors import SchemaError
-from tailrace.model import Relation
+from tailrace.model import Lsn, Origin, Relation
+from tailrace.model.change import COMMIT_LSN, ORIGIN
 from tailrace.postgres.quote import identifier, qualified, statement
 from tailrace.postgres.session import Connection
 from tailrace.sinks.postgres.layout import Layout, TargetColumn
@@ -131,8 +132,18 @@ class Target:
 
         Not by TRUNCATE: it would keep readers out, and those that began before would see nothing.
         """
+        self._delete(conn, statement("DELETE FROM {}", self.name))
+
+    def go_back(self, conn: Connection, position: Lsn) -> None:
+        """Delete the changes behind a position, and a load that stands there."""
+        # Literals: with parameters, a % in the name of a table would be one too.
+        command = sql.SQL("DELETE FROM {0} WHERE {1} > {2} OR ({1} = {2} AND {3} = {4})")
+        names = (identifier(COMMIT_LSN), int(position), identifier(ORIGIN))
+        self._delete(conn, command.format(self.name, *names, Origin.SNAPSHOT.value))
+
+    def _delete(self, conn: Connection, command: sql.Composed) -> None:
         conn.execute("SET LOCAL statement_timeout = 0")
-        conn.execute(statement("DELETE FROM {}", self.name))
+        conn.execute(command)
         conn.execute(sql.SQL("SET LOCAL statement_timeout = {}").format(STATEMENT_TIMEOUT))
 
     def _alter(self, conn: Connection, actions: list[sql.Composed]) -> None:
