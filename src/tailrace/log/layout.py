@@ -11,6 +11,7 @@ Names carry positions as 16 hex digits, so they sort as the log does.
     frontier/retained/<position>      the log starts here: what was before is deleted
     bases/<oid>/<position>/...        a whole table as of <position>: its rows, then base.json
     wanted/<oid>/<position>           a base of the table at or after <position> is asked for
+    gone/<oid>                        the table is not captured any more
     tables/<oid>/<n>.json             how a published table stood when it was last looked at
     publication/<n>.json              the publication after our n-th change of it
     inserts/<n>.json                  the same, of the publication of inserts alone
@@ -37,6 +38,7 @@ PROGRESS: Final = "progress/"
 FRONTIER: Final = "frontier/"
 BASES: Final = "bases/"
 WANTED: Final = "wanted/"
+GONE: Final = "gone/"
 TABLES: Final = "tables/"
 SHAPES: Final = "shapes/"
 PUBLICATION: Final = "publication/"
@@ -48,7 +50,7 @@ REPLAYS: Final = "replays/"
 TORN: Final = "torn/"
 INTENT: Final = "intent.json"
 LEVELS: Final = (
-    *(SEGMENTS, MERGED, PARTS, PROGRESS, FRONTIER, BASES, WANTED, TABLES, SHAPES),
+    *(SEGMENTS, MERGED, PARTS, PROGRESS, FRONTIER, BASES, WANTED, GONE, TABLES, SHAPES),
     *(PUBLICATION, INSERTS, BUFFERS, READERS, STREAMS, REPLAYS, TORN),
 )
 """All that a log consists of, beside the intent."""
@@ -121,6 +123,19 @@ def base_of(key: str) -> tuple[int, Lsn]:
 def wanted_key(oid: int, position: int) -> str:
     """The name that asks for a base of a table, taken at or after `position`."""
     return f"{WANTED}{oid}/{Lsn(position).hex16}"
+
+
+def gone_key(oid: int) -> str:
+    """The name that says that a table is not captured any more."""
+    return f"{GONE}{oid}"
+
+
+def gone_table(key: str) -> int:
+    """The table that such a name is about; raises SegmentCorrupt."""
+    oid = key.removeprefix(GONE)
+    if not oid.isdigit():
+        raise _strange(key)
+    return int(oid)
 
 
 def table_prefix(oid: int) -> str:

@@ -19,7 +19,7 @@ from tailrace.storage import Entry, ObjectMissing, Store
 
 OUTDONE_AGE_S: Final = 6 * 3600.0
 """How long a base stays after a newer one of its table was completed, or after it was completed
-itself if its table is not captured any more.
+itself if its table is not captured any more: then no newer one is folded from it.
 """
 
 UNFINISHED_AGE_S: Final = 72 * 3600.0

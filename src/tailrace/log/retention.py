@@ -17,6 +17,7 @@ from typing import Final
 from tailrace.failpoint import failpoint
 from tailrace.log import layout, segment
 from tailrace.log.bases import newest_positions
+from tailrace.log.gone import note_gone
 from tailrace.log.layout import FrontierKind
 from tailrace.log.marks import move_frontier, raise_mark
 from tailrace.log.old_bases import old_base_keys
@@ -86,6 +87,8 @@ def retain(
     store.delete(_dead_keys(store, start))
     store.delete(_orphan_parts(store, now_s))
     store.delete(old_base_keys(store, now_s=now_s, tables=tables))
+    if tables is not None:
+        note_gone(store, {oid for oid in newest_positions(store) if oid not in tables})
     return start
 
 
