@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,12 +24,12 @@ from tailrace.log.retention import RetentionPolicy, retain
 from tailrace.log.wanted import WantedBase, want_base, wanted_bases
 from tailrace.model import Column, Lsn, PgType, Relation, ReplicaIdentity
 from tailrace.storage import MemoryStore, Store, open_store
-from tests.compaction.process import here, main
+from tests.compaction.process import here, main, weigh
 from tests.decode import wire
 from tests.decode.copy_text import copy_line, copy_lines
 from tests.log.faulty_store import Killed, dying
 from tests.log.making import shape
-from tests.nursery import die
+from tests.nursery import die, start
 from tests.spark.made_log import ITEMS, LATER_S, MadeLog, Table, merge_all
 from tests.streams.by_hand import Run, WatchedSink, rows_of
 
@@ -152,6 +154,53 @@ def test_changes_are_folded_in_steps(log: MadeLog) -> None:
     compact(log, step_bytes=100)
     assert len([1 for entry in log.store.list("bases/") if "base.json" in entry.key]) > 3
     assert lines_of(log, base_of(log)) == expected(table)
+
+
+def test_f045_one_transaction_of_any_size_is_folded_in_steps(log: MadeLog) -> None:
+    """Rows of one step are changed, moved, completed and deleted by the next ones."""
+    table = _filled()
+    log.base_of(table)
+    oid = table.relation.oid
+    frames = [table.update(1, 1, "gone with the TRUNCATE", None), table.truncate()]
+    frames += [table.insert(key, f"new {key}", 1) for key in range(20, 60)]
+    frames += [wire.update(oid, [str(key), wire.UNSENT, "7"]) for key in range(20, 40)]
+    frames += [table.delete(key) for key in range(50, 55)]
+    moved = [wire.update(oid, ["90", wire.UNSENT, "8"], key=["41", None, None])]
+    log.commit_in_parts(table, *frames, *moved, cuts=[15, 40])
+    for key in range(20, 40):
+        table.by_key[key] = (key, f"new {key}", 7)
+    del table.by_key[41]
+    table.by_key[90] = (90, "new 41", 8)
+    steps: list[int] = []
+
+    def counted(task: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        steps.append(len(items))
+        return here(task, items)
+
+    # Twice: what a killed one has put is made again under the same names, also if other objects
+    # hold the changes by then.
+    with pytest.raises(Killed):
+        Compactor(dying(log.store, 6), here, step_bytes=400).compact()
+    (outcome,) = Compactor(log.store, counted, step_bytes=400).compact()
+    assert (outcome.position, outcome.reason) == (log.wal.end, "")
+    assert len(steps) > 5
+    assert lines_of(log, base_of(log)) == expected(table)
+
+
+def test_f045_memory_of_a_fold_does_not_follow_the_size_of_a_transaction(tmp_path: Path) -> None:
+    log = MadeLog(open_store(f"file:{tmp_path / 'log'}"), has_bases=False)
+    table = _filled()
+    log.base_of(table)
+    size, count = 2000, 20_000
+    frames = [table.insert(key, str(key).rjust(size), None) for key in range(100, 100 + count)]
+    log.commit_in_parts(table, *frames, cuts=range(1000, count, 1000))
+    output = tmp_path / "output.txt"
+    start(weigh, log.store.url, str(4 << 20), failpoint="", output=output).join()
+    arrow_bytes, task_bytes = map(int, output.read_text().split())
+    assert base_of(log).row_count == len(table.by_key)
+    # At once it would take four times the transaction; in steps, some parts of the base.
+    assert arrow_bytes < 2.5 * size * count
+    assert task_bytes < 1 << 20
 
 
 def test_position_inside_a_merged_segment_is_folded_from_there(log: MadeLog) -> None:
@@ -280,6 +329,29 @@ def test_base_of_a_table_that_is_gone_keeps_nothing(log: MadeLog) -> None:
         log.insert(table, key)
     assert _retain(log, tables=set()) > log.begin.commit_lsn
     assert not log.store.list("bases/")
+
+
+def test_base_of_a_table_that_is_gone_goes_however_often_bases_are_folded(log: MadeLog) -> None:
+    table, other = _filled(), Table(ITEMS)
+    log.base_of(table)
+    log.base_of(other)
+    captured = {other.relation.oid}
+    now_s = time.time()
+    retain(log.store, RetentionPolicy(), now_s=now_s, tables=captured)
+    log.insert(other, 1)
+    assert [outcome.table for outcome in compact(log)] == ["public.items"]
+    due = Compactor(log.store, here).due(interval_s=0, now_s=LATER_S)
+    assert due == {"public.items"}
+    # Back in time: it is folded as any other.
+    retain(log.store, RetentionPolicy(), now_s=now_s, tables={table.relation.oid, *captured})
+    assert base_of(log).position < log.wal.end
+    assert len(compact(log)) == 2
+    assert base_of(log).position == log.wal.end
+    retain(log.store, RetentionPolicy(), now_s=now_s, tables=captured)
+    compact(log)
+    _retain(log, tables=captured)
+    assert set(newest_bases(log.store)) == captured
+    assert not log.store.list("gone/")
 
 
 def test_outdone_base_goes_but_for_the_parts_that_the_newer_names(log: MadeLog) -> None:

@@ -44,7 +44,9 @@ def test_f081_story_of_a_killed_writer_ends_in_the_same_rows(
         source = killed_writer.tell(found.sink)
         assert _rows(found, source) == _rows_of_a_whole_story(mode)
         if mode == "append":
-            places = [place(row) for row in found.table(source.relation).to_pyarrow_table().to_pylist()]
+            places = [
+                place(row) for row in found.table(source.relation).to_pyarrow_table().to_pylist()
+            ]
             assert len(places) == len(set(places))
         last = killed_writer.LAST
         assert found.sink.committed("lake", [source.relation]) == {"public.orders": last}

@@ -5,6 +5,7 @@ It works on texts, as Postgres wrote them: a value in the newer base is the same
 base or the frame that it comes from.
 """
 
-from tailrace.compaction.compactor import Compactor, Outcome, on_spark
+from tailrace.compaction.compactor import Compactor, Outcome
+from tailrace.compaction.running import on_spark
 
 __all__ = ["Compactor", "Outcome", "on_spark"]

@@ -2,7 +2,8 @@
 
 A step puts parts and then the newer base, which makes them count; it may die anywhere. Done again
 it makes the same parts under the same names, because everything follows from the older base and the
-range. Tables for which a new base is asked for are left alone: what they miss is not in the log.
+range. Tables for which a new base is asked for are left alone: what they miss is not in the log. So
+are those that are not captured any more.
 A table may be read from Postgres anew while its older base is folded. The new one counts then, so
 the fold is given up; should both come about at the same moment, one more base is asked for.
 """
@@ -10,22 +11,24 @@ the fold is given up; should both come about at the same moment, one more base i
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, TypeVar
-
-from pyspark.sql import SparkSession
+from typing import Final
 
 from tailrace.compaction.folding import Folded, fold_texts
 from tailrace.compaction.range import Range, foldable, wanted
 from tailrace.compaction.rewriting import Rewritten, groups, put_fresh, rewrite
+from tailrace.compaction.running import Run
+from tailrace.compaction.steps import in_steps
 from tailrace.compaction.texts import as_texts
+from tailrace.decode import TableChanges
 from tailrace.errors import LogError, SchemaError
 from tailrace.failpoint import failpoint
 from tailrace.log import Base, BaseOrigin, BasePart, Reader, layout
 from tailrace.log.base_part import BaseIdentity
 from tailrace.log.bases import newest_bases, positions_after, put_base, read_base
+from tailrace.log.gone import gone_tables
 from tailrace.log.plan import pieces
 from tailrace.log.wanted import WantedBase, want_base, wanted_bases
 from tailrace.model import Lsn, Offset, Relation
@@ -34,24 +37,8 @@ from tailrace.storage import Store
 
 logger = logging.getLogger(__name__)
 
-STEP_BYTES: Final = 128 << 20
-"""About how much of a table's changes is folded at once; a larger transaction is folded whole."""
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-Run = Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]
-"""Runs a task for each item, anywhere, and gives the results in order."""
-
-
-def on_spark(spark: SparkSession) -> Run:
-    """One Spark task for each item."""
-
-    def run(task: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        if not items:
-            return []
-        return spark.sparkContext.parallelize(items, len(items)).map(task).collect()
-
-    return run
+STEP_BYTES: Final = 64 << 20
+"""About how much of a table's changes is folded at once, whatever the size of a transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +71,12 @@ class Compactor:
         old = {oid for oid, at in made.items() if at < now_s - interval_s}
         if not old:
             return set()
-        bases = newest_bases(self._store)
+        bases = self._bases()
         return {base.relation.qualified for oid, base in bases.items() if oid in old}
 
     def compact(self, tables: Container[str] | None = None) -> list[Outcome]:
         """Bring the bases of these tables (`schema.name`), or of all, to the end of the log."""
-        bases = newest_bases(self._store)
+        bases = self._bases()
         asked = wanted_bases(self._store, {oid: base.position for oid, base in bases.items()})
         chosen = [
             base for base in bases.values() if tables is None or base.relation.qualified in tables
@@ -100,6 +87,11 @@ class Compactor:
             else self._compact(base)
             for base in sorted(chosen, key=lambda base: base.relation.qualified)
         ]
+
+    def _bases(self) -> dict[int, Base]:
+        """The newest of each table that is captured."""
+        gone = gone_tables(self._store)
+        return {oid: base for oid, base in newest_bases(self._store).items() if oid not in gone}
 
     def _skipped(self, base: Base, asked: WantedBase) -> Outcome:
         reason = f"a new base is asked for: {asked.reason}"
@@ -155,33 +147,42 @@ class Compactor:
             origin=BaseOrigin.COMPACTION,
             folded_from=base.generation,
         )
-        folded = self._folded(reader, base, found) if found.change_count else None
         # With no change there is no new shape either.
-        if folded is not None and not folded.is_empty:
-            newer = replace(newer, parts=self._parts(base, newer, folded))
-        return newer
+        parts = self._parts(reader, base, newer) if found.change_count else base.parts
+        return replace(newer, parts=parts)
 
-    def _folded(self, reader: Reader, base: Base, found: Range) -> Folded:
-        wants = wanted(base)
-        planned = pieces(reader, Offset.whole(base.position), Offset.whole(found.end), wanted=wants)
-        changes = decode_pieces(self._store, planned, wants, None, read_as=as_texts)
-        return fold_texts(found.relation, changes)
-
-    def _parts(self, base: Base, newer: Base, folded: Folded) -> tuple[BasePart, ...]:
+    def _parts(self, reader: Reader, base: Base, newer: Base) -> tuple[BasePart, ...]:
+        """The parts of the newer base, put. If it takes several steps, each goes on from the parts
+        of the one before; only those of the last are named.
+        """
         # The same whenever it is done again, and unlike that of any other writer.
         writer = f"compaction-{base.position.hex16}"
         identity = BaseIdentity(base.source, base.relation.oid, newer.position, writer)
-        numbered = list(enumerate(groups(base.parts)))
-        task = partial(_rewrite, self._store.url, identity, base.relation, folded)
-        done: list[Rewritten] = self._run(task, numbered)
-        if sum(each.completed for each in done) != folded.partial.num_rows:
-            raise LogError(
-                f"the base of {base.relation.qualified} at {base.position} lacks a row that was"
-                " updated since",
-                hint="run `tailrace snapshot` for the table",
-            )
-        fresh = put_fresh(self._store, identity, folded, stretch=len(numbered))
-        return (*(part for each in done for part in each.parts), *fresh)
+        parts, relation, stretch = base.parts, base.relation, 0
+        for step in in_steps(self._changes(reader, base, newer), bytes_max=self._step_bytes):
+            folded = fold_texts(newer.relation, step)
+            numbered = list(enumerate(groups(parts), stretch))
+            # Rows that are new are not for the tasks; a slice of them would still take all along.
+            told = replace(folded, fresh=folded.fresh.schema.empty_table())
+            task = partial(_rewrite, self._store.url, identity, relation, told)
+            done: list[Rewritten] = self._run(task, numbered)
+            if sum(each.completed for each in done) != folded.partial.num_rows:
+                raise LogError(
+                    f"the base of {base.relation.qualified} at {base.position} lacks a row that was"
+                    " updated since",
+                    hint="run `tailrace snapshot` for the table",
+                )
+            stretch += len(numbered)
+            fresh = put_fresh(self._store, identity, folded, stretch=stretch)
+            parts = (*(part for each in done for part in each.parts), *fresh)
+            relation, stretch = newer.relation, stretch + 1
+        return parts
+
+    def _changes(self, reader: Reader, base: Base, newer: Base) -> Iterator[TableChanges]:
+        wants = wanted(base)
+        after, upto = Offset.whole(base.position), Offset.whole(newer.position)
+        planned = pieces(reader, after, upto, wanted=wants)
+        return decode_pieces(self._store, planned, wants, None, read_as=as_texts)
 
 
 def _rewrite(

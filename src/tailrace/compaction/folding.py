@@ -39,11 +39,6 @@ class Folded:
     origins: pa.Table
     lacking: dict[str, Mask]
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing becomes of it."""
-        return not (self.truncated or self.fresh.num_rows or self.touched.num_rows)
-
 
 def fold_texts(relation: Relation, changes: Iterable[TableChanges]) -> Folded:
     """Fold successive changes, whose columns are texts, under the shape that the table has at last;
