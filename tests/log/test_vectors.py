@@ -12,7 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tailrace.compaction.texts import as_texts
+from tailrace.decode import decode_base
 from tailrace.log import Reader, layout, recover_tip, segment
+from tailrace.log.bases import read_base, read_base_part
 from tailrace.log.verify import verify
 from tailrace.model import Lsn, Offset
 from tailrace.storage import FileStore
@@ -33,8 +36,10 @@ def stored(tmp_path: Path) -> FileStore:
 
 def test_the_vectors_hold_one_of_everything(stored: FileStore) -> None:
     assert [entry.key for entry in stored.list("")] == EXPECTED["names"]
-    kinds = {json.loads(each["header"])["kind"] for each in OBJECTS}
-    assert kinds == {"genesis", "segment", "merged", "part"}
+    kinds = {json.loads(each["header"])["kind"] for each in (*OBJECTS, *EXPECTED["base_parts"])}
+    assert kinds == {"genesis", "segment", "merged", "part", "base"}
+    origins = {json.loads(each["text"])["origin"] for each in EXPECTED["bases"]}
+    assert origins == {"snapshot", "compaction", "empty"}
 
 
 @pytest.mark.parametrize("each", OBJECTS, ids=lambda each: each["key"])
@@ -66,6 +71,49 @@ def test_metadata_and_checksums_are_as_specified(stored: FileStore, each: dict[s
     crc = zlib.crc32(b"".join(frames), crc)
     assert metadata[b"tailrace.crc32"] == f"{crc:08x}".encode()
     assert f"{crc:08x}" == each["crc32"]
+
+
+@pytest.mark.parametrize("each", EXPECTED["base_parts"], ids=lambda each: each["key"])
+def test_parts_of_bases_are_as_specified(stored: FileStore, each: dict[str, Any]) -> None:
+    """Without any code of ours but the store's."""
+    with pa.ipc.open_file(pa.py_buffer(stored.get(each["key"]))) as reader:
+        metadata, batch = reader.schema.metadata or {}, reader.get_batch(0)
+    assert reader.schema.names == ["row"]
+    rows = [row or b"" for row in batch.column(0).to_pylist()]
+    assert [row.hex() for row in rows] == each["rows"]
+    text = each["header"].encode()
+    crc = zlib.crc32(text)
+    assert metadata[b"tailrace"] == text
+    assert metadata[b"tailrace.header.crc32"] == each["header_crc32"].encode() == b"%08x" % crc
+    crc = zlib.crc32(struct.pack(f"<{len(rows)}i", *map(len, rows)), crc)
+    crc = zlib.crc32(b"".join(rows), crc)
+    assert metadata[b"tailrace.crc32"] == each["crc32"].encode() == b"%08x" % crc
+
+
+@pytest.mark.parametrize("each", EXPECTED["bases"], ids=lambda each: each["key"])
+def test_bases_are_as_specified_and_decode_to_their_values(
+    stored: FileStore, each: dict[str, Any]
+) -> None:
+    head, _, tail = stored.get(each["key"]).decode().rpartition(',"crc32":')
+    assert f'{head},"crc32":{tail}' == each["text"]
+    assert tail == f'"{zlib.crc32((head + "}").encode()):08x}"}}'
+    told = json.loads(each["text"])
+    parts = {part["key"]: part["rows"] for part in EXPECTED["base_parts"]}
+    lines = [bytes.fromhex(row).decode() for name, *_ in told["parts"] for row in parts[name]]
+    assert lines == each["lines"]
+    base = read_base(stored, *layout.base_of(each["key"]))
+    assert base.to_json().decode() == each["text"]
+    assert base.generation == (told["folded_from"] or told["position"])
+    texts = as_texts(base.relation)
+    values = [
+        [row[name] for name in texts.column_names]
+        for part in base.parts
+        for piece in decode_base(
+            read_base_part(stored, part), texts, position=base.position, taken_ts_us=0
+        )
+        for row in piece.rows.to_pylist()
+    ]
+    assert values == each["values"]
 
 
 def test_progress_is_as_specified(stored: FileStore) -> None:
@@ -107,7 +155,10 @@ def test_the_specification_names_every_field() -> None:
     page = (DOCS / "log-format.md").read_text()
     value = json.loads(OBJECTS[0]["header"])
     fields = {*value, *value["relations"][0], "tailrace", "tailrace.header.crc32", "tailrace.crc32"}
-    fields |= set(json.loads(make().get(EXPECTED["names"][4])))
+    (progress,) = (name for name in EXPECTED["names"] if name.startswith("progress/"))
+    fields |= set(json.loads(make().get(progress)))
+    fields |= set(json.loads(EXPECTED["bases"][0]["text"]))
+    fields |= set(json.loads(EXPECTED["base_parts"][0]["header"]))
     assert [field for field in sorted(fields) if f"`{field}`" not in page] == []
     levels = {f"`{name.split('/')[0]}/" for name in EXPECTED["names"]}
     assert all(level in page for level in levels)

@@ -1,7 +1,8 @@
 """The small log of docs/vectors: written once, read by the tests, open to other readers.
 
 `python -m tests.log.vectors DIRECTORY` writes it anew, for a new version of the format. It holds
-one of everything: a genesis, segments, a merged one, a transaction in parts, progress, a frontier.
+one of everything: a genesis, segments, a merged one, a transaction in parts, progress, a frontier,
+and bases: one as read, one folded from it, an empty one.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tailrace.log import Reader, Writer, layout, segment
+from tailrace.log import Base, BaseOrigin, Reader, Writer, base_part, layout, segment
+from tailrace.log.base_part import BaseIdentity
+from tailrace.log.bases import put_base, put_base_part, read_base, read_base_part
 from tailrace.log.merge import MergePolicy, Merger
 from tailrace.model import Column, Lsn, NamedType, Offset, PgType, Relation, ReplicaIdentity
 from tailrace.postgres.frames import Frames
 from tailrace.storage import FileStore, MemoryStore, Store
 from tests.decode import wire
-from tests.log.making import BEGINNING, Clock, Wal, begin, put_in_parts, read
+from tests.decode.copy_text import copy_lines
+from tests.log.making import BEGINNING, SOURCE, Clock, Wal, begin, put_in_parts, read
 
 MOOD = 70_001
 ORDERS = Relation(
@@ -41,6 +45,16 @@ WIDER = Relation(
     *(16_390, "public", "items", ReplicaIdentity.DEFAULT),
     (Column("id", PgType.INT4, -1, True), Column("note", PgType.TEXT, -1, False)),
 )
+NOTES = Relation(
+    *(16_395, "public", "notes", ReplicaIdentity.DEFAULT),
+    (Column("id", PgType.INT4, -1, True), Column("note", PgType.TEXT, -1, False)),
+    ("id",),
+)
+NOTED: list[list[list[str | None]]] = [
+    [["1", "tab\t line\n backslash \\ bell\x07 \b\f\r\v"], ["2", None], ["3", ""]],
+    [["4", "\\N"], ["5", "größe 🦆"]],
+]
+"""The rows of a base that has no changes, part by part."""
 
 
 def make() -> Store:
@@ -71,7 +85,38 @@ def make() -> Store:
         )
     )
     to.put_progress(Lsn(wal.end + 0x18))
+    _put_bases(store)
     return store
+
+
+def _put_bases(store: Store) -> None:
+    begin = BEGINNING.commit_lsn
+    empty = Base(
+        SOURCE, ITEMS, wire.relation(ITEMS), begin, 1_782_684_800_000_000, BaseOrigin.EMPTY
+    )
+    put_base(store, empty)
+    identity = BaseIdentity(SOURCE, NOTES.oid, Lsn(begin + 200), "vector")
+    parts = tuple(
+        put_base_part(store, identity, copy_lines(rows), stretch=stretch, number=0)
+        for stretch, rows in enumerate(NOTED)
+    )
+    read = replace(
+        empty,
+        relation=NOTES,
+        frame=wire.relation(NOTES),
+        position=identity.position,
+        origin=BaseOrigin.SNAPSHOT,
+        parts=parts,
+    )
+    put_base(store, read)
+    folded = replace(
+        read,
+        position=Lsn(begin + 300),
+        taken_ts_us=1_782_684_800_000_002,
+        origin=BaseOrigin.COMPACTION,
+        folded_from=read.position,
+    )
+    put_base(store, folded)
 
 
 def _append_small_segments(to: Writer, wal: Wal) -> None:
@@ -113,6 +158,16 @@ def expected(store: Store) -> dict[str, object]:
             for level in (layout.MERGED, layout.PARTS, layout.SEGMENTS)
             for entry in store.list(level)
         ],
+        "bases": [
+            _base(store, entry.key)
+            for entry in store.list(layout.BASES)
+            if entry.key.endswith(".json")
+        ],
+        "base_parts": [
+            _base_part(store, entry.key)
+            for entry in store.list(layout.BASES)
+            if entry.key.endswith(".arrow")
+        ],
         "begin": str(Reader(store).begin()),
         "segment_end": str(tip.segment_end),
         "position": str(tip.position),
@@ -132,6 +187,26 @@ def _object(store: Store, key: str) -> dict[str, object]:
         "header_crc32": f"{zlib.crc32(text.encode()):08x}",
         "crc32": f"{segment.checksum(text.encode(), frames):08x}",
         "frames": [[int(frames.lsn[i]), frames.frame(i).hex()] for i in range(len(frames))],
+    }
+
+
+def _base(store: Store, key: str) -> dict[str, object]:
+    base = read_base(store, *layout.base_of(key))
+    rows = [read_base_part(store, part).to_pylist() for part in base.parts]
+    lines = [line.decode() for part in rows for line in part if line is not None]
+    values = [row for part in NOTED for row in part] if base.parts else []
+    return {"key": key, "text": store.get(key).decode(), "lines": lines, "values": values}
+
+
+def _base_part(store: Store, key: str) -> dict[str, object]:
+    header, rows = base_part.decode(store.get(key), key=key)
+    text = header.to_json()
+    return {
+        "key": key,
+        "header": text,
+        "header_crc32": f"{zlib.crc32(text.encode()):08x}",
+        "crc32": f"{base_part.checksum(text.encode(), rows):08x}",
+        "rows": [line.hex() for line in rows.to_pylist() if line is not None],
     }
 
 
