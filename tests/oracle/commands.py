@@ -11,8 +11,8 @@ from random import Random
 from typing import Final
 
 from tests.capture.running import ROOT
-from tests.oracle.lake import MODES
-from tests.oracle.tables import SCHEMA
+from tests.oracle.lake import MODES, tables_of
+from tests.oracle.tables import AT_FIRST, LATE, SCHEMA, Table
 
 COMMANDS: Final = ("capture", "pipeline")
 
@@ -28,7 +28,7 @@ class Commands:
         self.kills = 0
         streams = {
             mode: {
-                "tables": [f"{SCHEMA}.*"],
+                "tables": [_pattern(table) for table in tables_of(mode, (*AT_FIRST, LATE))],
                 "sink": {"type": "delta", "path": f"lake/{mode}", "mode": mode},
                 "max_changes_per_batch": 2000,
             }
@@ -95,3 +95,8 @@ class Commands:
 
     def _output(self, name: str) -> Path:
         return self._directory / f"{name}.txt"
+
+
+def _pattern(table: Table) -> str:
+    name = table.name.replace('"', '""')
+    return f'{SCHEMA}."{name}"'

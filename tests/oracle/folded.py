@@ -50,7 +50,8 @@ class FoldedTable:
             self.rows[key] = row
 
     def _reshape(self, relation: Relation) -> None:
-        """Columns that are gone are forgotten, new ones are null."""
+        """Columns that are gone are forgotten, new ones are null; rows are known by the new key."""
+        old_key = self.relation.key
         if relation.columns != self.relation.columns:
             names = relation.column_names
             for row in self.rows.values():
@@ -58,6 +59,8 @@ class FoldedTable:
                     del row[name]
                 row.update({name: None for name in names if name not in row})
         self.relation = relation
+        if relation.key != old_key:
+            self.rows = {self.key_of(row): row for row in self.rows.values()}
 
     def key_of(self, row: Values) -> Key:
         """The row's key."""

@@ -38,10 +38,13 @@ PAIRS: Final = Table('Pairs of "keys"', key=("id", "part"))
 PARTED: Final = Table("parted")
 PARENT: Final = Table("parent")
 SHAPED: Final = Table("shaped")
+RESHAPED: Final = Table("reshaped")
 LATE: Final = Table("late")
 CHILD: Final = Table("child")
-TABLES: Final = (PLAIN, WHOLE, PAIRS, PARTED, PARENT, SHAPED, LATE)
-"""Those that every writer writes; CHILD follows PARENT, and LATE comes late."""
+TABLES: Final = (PLAIN, WHOLE, PAIRS, PARTED, PARENT, SHAPED, RESHAPED, LATE)
+"""Those that every writer writes; CHILD follows PARENT, and LATE comes late. SHAPED changes in ways
+that every lake can follow, RESHAPED in any way, which only a lake without older rows can.
+"""
 
 AT_FIRST: Final = (*(table for table in TABLES if table is not LATE), CHILD)
 
@@ -82,6 +85,9 @@ def create_table(connection: psycopg.Connection, table: Table) -> None:
     if is_parted:
         for number in range(LEAVES):
             add_leaf(connection, number)
+    if table is RESHAPED:
+        # Writers rely on it, whatever the primary key is.
+        connection.execute("ALTER TABLE work.reshaped ADD UNIQUE (id)")
     alter = sql.SQL("ALTER TABLE {} ALTER large SET STORAGE EXTERNAL")
     connection.execute(alter.format(table.identifier))
 

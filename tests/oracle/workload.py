@@ -8,8 +8,9 @@ from types import TracebackType
 from typing import Final, Self
 
 import psycopg
+from psycopg import sql
 
-from tests.oracle.tables import LATE, create_table, create_tables
+from tests.oracle.tables import LATE, RESHAPED, SHAPED, create_table, create_tables
 from tests.oracle.writer import Operator, Writer
 
 WRITERS: Final = 8
@@ -83,10 +84,12 @@ class Workload:
     def _write_last_row(self) -> None:
         """Postgres tells a table's new shape with its next row: until then the log cannot know."""
         with self._connect() as connection:
-            connection.execute(
-                "INSERT INTO work.shaped (id, writer, seq) VALUES (-1, 0, 0) "
-                "ON CONFLICT (id) DO UPDATE SET seq = 0"
-            )
+            for table in (SHAPED, RESHAPED):
+                insert = sql.SQL(
+                    "INSERT INTO {} (id, writer, seq) VALUES (-1, 0, 0) "
+                    "ON CONFLICT (id) DO UPDATE SET seq = 0"
+                )
+                connection.execute(insert.format(table.identifier))
 
     def _write(self, writer: Writer) -> None:
         try:

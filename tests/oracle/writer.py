@@ -8,10 +8,10 @@ what the others do; what they do to each other (locks, TRUNCATE, cascades, DDL) 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from random import Random
-from typing import Final
+from typing import Final, LiteralString
 
 import psycopg
 from psycopg import sql
@@ -34,6 +34,10 @@ KEYS: Final = 400
 LARGE: Final = 3000
 """Characters of a large value: more than fits beside the others in a page."""
 
+
+WIDENED: Final = ("int", "bigint")
+RETYPED: Final = ("int", "bigint", "numeric(12, 2)", "float8")
+REKEYED: Final = ("id", "id, writer", "writer, id")
 
 REFUSALS: Final = (
     psycopg.errors.LockNotAvailable,
@@ -273,5 +277,15 @@ class Operator(Writer):
             sql.SQL("ALTER TABLE work.shaped ADD {} int DEFAULT 7").format(column),
             sql.SQL("ALTER TABLE work.shaped RENAME n TO {}").format(column),
             sql.SQL("ALTER TABLE work.shaped ADD IF NOT EXISTS n int").format(),
+            sql.SQL("ALTER TABLE work.shaped ALTER n TYPE {}").format(self._one_of(WIDENED)),
+            sql.SQL("ALTER TABLE work.reshaped ALTER n TYPE {}").format(self._one_of(RETYPED)),
+            sql.SQL("ALTER TABLE work.reshaped DROP small, ADD small text").format(),
+            sql.SQL(
+                "ALTER TABLE work.reshaped DROP CONSTRAINT reshaped_pkey,"
+                " ADD CONSTRAINT reshaped_pkey PRIMARY KEY ({})"
+            ).format(self._one_of(REKEYED)),
         ]
         self._execute(self.random.choice(acts))
+
+    def _one_of(self, texts: Sequence[LiteralString]) -> sql.SQL:
+        return sql.SQL(self.random.choice(texts))
