@@ -1,4 +1,4 @@
-"""Bugs in the sinks that the tests must notice, beside those in `planted`."""
+"""Bugs in the sinks and in compaction that the tests must notice, beside those in `planted`."""
 
 from __future__ import annotations
 
@@ -41,5 +41,26 @@ SINK_MUTANTS: Final = (
         "        if last.covers(self.stream, self.sequence):\n            return None\n",
         "",
         ("tests/sinks/test_parquet.py",),
+    ),
+    Mutant(
+        "a load leaves what comes again",
+        "sinks/delta/append.py",
+        "replace_some(target, pieces, commit, where=_from(load))",
+        "add_all(target, pieces, commit)",
+        ("tests/sinks/test_changes.py",),
+    ),
+    Mutant(
+        "a step of a fold begins with the rows of the base",
+        "compaction/compactor.py",
+        "            parts = (*(part for each in done for part in each.parts), *fresh)\n",
+        "            parts = (*base.parts, *fresh)\n",
+        ("tests/compaction/test_steps.py",),
+    ),
+    Mutant(
+        "bases of tables that are gone are folded for ever",
+        "compaction/compactor.py",
+        "        gone = gone_tables(self._store)\n",
+        "        gone: set[int] = set()\n",
+        ("tests/compaction/test_compaction.py",),
     ),
 )

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -24,12 +22,12 @@ from tailrace.log.retention import RetentionPolicy, retain
 from tailrace.log.wanted import WantedBase, want_base, wanted_bases
 from tailrace.model import Column, Lsn, PgType, Relation, ReplicaIdentity
 from tailrace.storage import MemoryStore, Store, open_store
-from tests.compaction.process import here, main, weigh
+from tests.compaction.process import here, main
 from tests.decode import wire
 from tests.decode.copy_text import copy_line, copy_lines
 from tests.log.faulty_store import Killed, dying
 from tests.log.making import shape
-from tests.nursery import die, start
+from tests.nursery import die
 from tests.spark.made_log import ITEMS, LATER_S, MadeLog, Table, merge_all
 from tests.streams.by_hand import Run, WatchedSink, rows_of
 
@@ -56,14 +54,14 @@ def log() -> MadeLog:
     return MadeLog(MemoryStore(), has_bases=False)
 
 
-def _filled(rows: int = 10) -> Table:
+def filled(rows: int = 10) -> Table:
     table = Table()
     table.by_key = {key: (key, f"old\t{key}\\", 1) for key in range(1, rows + 1)}
     return table
 
 
 def test_base_and_changes_become_a_newer_base(log: MadeLog) -> None:
-    table = _filled()
+    table = filled()
     old = log.base_of(table)
     log.insert(table, 20, 3)
     log.commit(table, table.delete(3), table.update(4, 4, "a\\b\nc", None))
@@ -77,7 +75,7 @@ def test_base_and_changes_become_a_newer_base(log: MadeLog) -> None:
 
 
 def test_stream_from_the_folded_base_equals_the_source(log: MadeLog) -> None:
-    table, sink = _filled(), WatchedSink()
+    table, sink = filled(), WatchedSink()
     log.base_of(table)
     log.commit(table, table.delete(3), table.update(4, 4, "new", None))
     compact(log)
@@ -88,7 +86,7 @@ def test_stream_from_the_folded_base_equals_the_source(log: MadeLog) -> None:
 
 
 def test_table_without_changes_moves_on_with_the_same_parts(log: MadeLog) -> None:
-    table, other = _filled(), Table(ITEMS)
+    table, other = filled(), Table(ITEMS)
     old = log.base_of(table)
     log.base_of(other)
     log.insert(other, 1)
@@ -101,7 +99,7 @@ def test_table_without_changes_moves_on_with_the_same_parts(log: MadeLog) -> Non
 def test_part_that_no_change_touches_is_not_written_again(log: MadeLog) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rewriting_module, "PART_BYTES", 30)
-        table = _filled()
+        table = filled()
         old = log.base_of(table)
         log.commit(table, table.delete(1))
         compact(log)
@@ -112,7 +110,7 @@ def test_part_that_no_change_touches_is_not_written_again(log: MadeLog) -> None:
 
 
 def test_small_parts_are_put_together(log: MadeLog) -> None:
-    table = _filled(30)
+    table = filled(30)
     assert len(log.base_of(table).parts) == 8
     log.insert(table, 50)
     compact(log)
@@ -121,7 +119,7 @@ def test_small_parts_are_put_together(log: MadeLog) -> None:
 
 
 def test_f049_value_that_was_not_sent_is_taken_from_the_base(log: MadeLog) -> None:
-    table = _filled()
+    table = filled()
     log.base_of(table)
     oid = table.relation.oid
     log.commit(table, wire.update(oid, ["2", wire.UNSENT, "7"]))
@@ -136,7 +134,7 @@ def test_f049_value_that_was_not_sent_is_taken_from_the_base(log: MadeLog) -> No
 
 
 def test_f054_truncate_empties_the_base(log: MadeLog) -> None:
-    table = _filled()
+    table = filled()
     log.base_of(table)
     log.commit(table, table.truncate(), table.insert(7, "after", None))
     compact(log)
@@ -147,7 +145,7 @@ def test_f054_truncate_empties_the_base(log: MadeLog) -> None:
 
 
 def test_changes_are_folded_in_steps(log: MadeLog) -> None:
-    table = _filled()
+    table = filled()
     log.base_of(table)
     for key in range(20, 40):
         log.insert(table, key)
@@ -156,55 +154,8 @@ def test_changes_are_folded_in_steps(log: MadeLog) -> None:
     assert lines_of(log, base_of(log)) == expected(table)
 
 
-def test_f045_one_transaction_of_any_size_is_folded_in_steps(log: MadeLog) -> None:
-    """Rows of one step are changed, moved, completed and deleted by the next ones."""
-    table = _filled()
-    log.base_of(table)
-    oid = table.relation.oid
-    frames = [table.update(1, 1, "gone with the TRUNCATE", None), table.truncate()]
-    frames += [table.insert(key, f"new {key}", 1) for key in range(20, 60)]
-    frames += [wire.update(oid, [str(key), wire.UNSENT, "7"]) for key in range(20, 40)]
-    frames += [table.delete(key) for key in range(50, 55)]
-    moved = [wire.update(oid, ["90", wire.UNSENT, "8"], key=["41", None, None])]
-    log.commit_in_parts(table, *frames, *moved, cuts=[15, 40])
-    for key in range(20, 40):
-        table.by_key[key] = (key, f"new {key}", 7)
-    del table.by_key[41]
-    table.by_key[90] = (90, "new 41", 8)
-    steps: list[int] = []
-
-    def counted(task: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-        steps.append(len(items))
-        return here(task, items)
-
-    # Twice: what a killed one has put is made again under the same names, also if other objects
-    # hold the changes by then.
-    with pytest.raises(Killed):
-        Compactor(dying(log.store, 6), here, step_bytes=400).compact()
-    (outcome,) = Compactor(log.store, counted, step_bytes=400).compact()
-    assert (outcome.position, outcome.reason) == (log.wal.end, "")
-    assert len(steps) > 5
-    assert lines_of(log, base_of(log)) == expected(table)
-
-
-def test_f045_memory_of_a_fold_does_not_follow_the_size_of_a_transaction(tmp_path: Path) -> None:
-    log = MadeLog(open_store(f"file:{tmp_path / 'log'}"), has_bases=False)
-    table = _filled()
-    log.base_of(table)
-    size, count = 2000, 20_000
-    frames = [table.insert(key, str(key).rjust(size), None) for key in range(100, 100 + count)]
-    log.commit_in_parts(table, *frames, cuts=range(1000, count, 1000))
-    output = tmp_path / "output.txt"
-    start(weigh, log.store.url, str(4 << 20), failpoint="", output=output).join()
-    arrow_bytes, task_bytes = map(int, output.read_text().split())
-    assert base_of(log).row_count == len(table.by_key)
-    # At once it would take four times the transaction; in steps, some parts of the base.
-    assert arrow_bytes < 2.5 * size * count
-    assert task_bytes < 1 << 20
-
-
 def test_position_inside_a_merged_segment_is_folded_from_there(log: MadeLog) -> None:
-    table = _filled()
+    table = filled()
     log.insert(table, 20)
     log.base_of(table)
     log.insert(table, 21)
@@ -214,7 +165,7 @@ def test_position_inside_a_merged_segment_is_folded_from_there(log: MadeLog) -> 
 
 
 def test_f058_column_behind_the_others_is_null_in_the_rows_of_the_base(log: MadeLog) -> None:
-    table = _filled()
+    table = filled()
     log.base_of(table)
     log.insert(table, 20)
     table.add_column("added")
@@ -226,7 +177,7 @@ def test_f058_column_behind_the_others_is_null_in_the_rows_of_the_base(log: Made
 
 
 def test_f058_other_change_of_the_columns_ends_the_fold_and_asks_for_a_base(log: MadeLog) -> None:
-    table = _filled()
+    table = filled()
     log.base_of(table)
     end = log.insert(table, 20)
     before = expected(table)
@@ -243,7 +194,7 @@ def test_f058_other_change_of_the_columns_ends_the_fold_and_asks_for_a_base(log:
 
 
 def test_another_key_ends_the_fold_and_asks_for_a_base(log: MadeLog) -> None:
-    table = _filled()
+    table = filled()
     log.base_of(table)
     log.commit(table, table.update(2, 2, "moved", 1))
     before = expected(table)
@@ -257,7 +208,7 @@ def test_another_key_ends_the_fold_and_asks_for_a_base(log: MadeLog) -> None:
 
 
 def test_renamed_table_is_folded_up_to_there(log: MadeLog) -> None:
-    table = _filled()
+    table = filled()
     log.base_of(table)
     end = log.insert(table, 20)
     before = expected(table)
@@ -270,7 +221,7 @@ def test_renamed_table_is_folded_up_to_there(log: MadeLog) -> None:
 
 
 def test_table_for_which_a_base_is_asked_for_is_left_alone(log: MadeLog) -> None:
-    table = _filled()
+    table = filled()
     base = log.base_of(table)
     log.insert(table, 20)
     want_base(log.store, WantedBase(table.relation.oid, log.wal.end, "a partition was attached"))
@@ -283,7 +234,7 @@ def test_table_for_which_a_base_is_asked_for_is_left_alone(log: MadeLog) -> None
 def test_table_that_is_read_anew_while_it_is_folded_is_not_hidden_by_the_fold(
     log: MadeLog, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    table = _filled()
+    table = filled()
     log.base_of(table)
     log.commit(table, table.delete(1))
     read_at = Lsn(log.wal.end)
@@ -308,7 +259,7 @@ def _retain(log: MadeLog, tables: set[int] | None = None) -> Lsn:
 
 
 def test_f093_segments_stay_until_the_newest_base_is_past_them(log: MadeLog) -> None:
-    table = _filled()
+    table = filled()
     base = log.base_of(table)
     for key in range(20, 24):
         log.insert(table, key)
@@ -323,7 +274,7 @@ def test_f093_segments_stay_until_the_newest_base_is_past_them(log: MadeLog) -> 
 
 
 def test_base_of_a_table_that_is_gone_keeps_nothing(log: MadeLog) -> None:
-    table = _filled()
+    table = filled()
     log.base_of(table)
     for key in range(20, 24):
         log.insert(table, key)
@@ -332,7 +283,7 @@ def test_base_of_a_table_that_is_gone_keeps_nothing(log: MadeLog) -> None:
 
 
 def test_base_of_a_table_that_is_gone_goes_however_often_bases_are_folded(log: MadeLog) -> None:
-    table, other = _filled(), Table(ITEMS)
+    table, other = filled(), Table(ITEMS)
     log.base_of(table)
     log.base_of(other)
     captured = {other.relation.oid}
@@ -357,7 +308,7 @@ def test_base_of_a_table_that_is_gone_goes_however_often_bases_are_folded(log: M
 def test_outdone_base_goes_but_for_the_parts_that_the_newer_names(log: MadeLog) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rewriting_module, "PART_BYTES", 30)
-        table = _filled()
+        table = filled()
         old = log.base_of(table)
         log.commit(table, table.delete(1))
         compact(log)
@@ -370,7 +321,7 @@ def test_outdone_base_goes_but_for_the_parts_that_the_newer_names(log: MadeLog) 
 
 
 def test_base_that_was_never_completed_goes_in_the_end(log: MadeLog) -> None:
-    base = log.base_of(_filled())
+    base = log.base_of(filled())
     log.store.delete([base.key])
     retain(log.store, RetentionPolicy(), now_s=time.time())
     assert log.store.list("bases/"), "it may be under way"
@@ -431,7 +382,7 @@ def _live(log: MadeLog, table: Table, random: Random) -> None:
 @settings(deadline=None, max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.integers(20, 400))
 def test_any_life_folds_to_the_table(seed: int, step_bytes: int) -> None:
-    random, log, table = Random(seed), MadeLog(MemoryStore(), has_bases=False), _filled()
+    random, log, table = Random(seed), MadeLog(MemoryStore(), has_bases=False), filled()
     log.base_of(table)
     for _ in range(6):
         _live(log, table, random)
@@ -443,7 +394,7 @@ def test_any_life_folds_to_the_table(seed: int, step_bytes: int) -> None:
 
 def test_f030_death_before_any_effect_leaves_a_log_that_reads_the_same() -> None:
     for effect in count():
-        log, table = MadeLog(MemoryStore(), has_bases=False), _filled()
+        log, table = MadeLog(MemoryStore(), has_bases=False), filled()
         log.base_of(table)
         for number in range(3):
             _live(log, table, Random(number))
@@ -468,7 +419,7 @@ POINTS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
 def test_f081_kill_at_each_step_of_a_compaction(tmp_path: Path, point: str) -> None:
-    log, table = MadeLog(open_store(tmp_path.as_uri()), has_bases=False), _filled()
+    log, table = MadeLog(open_store(tmp_path.as_uri()), has_bases=False), filled()
     log.base_of(table)
     for number in range(3):
         _live(log, table, Random(number))
