@@ -34,19 +34,19 @@ _ROWS_SHARE: Final = 10
 _OUTBOX: Final = """
 CREATE TABLE bench.outbox (
     id bigserial PRIMARY KEY, at timestamptz NOT NULL DEFAULT now(), table_name text NOT NULL,
-    op text NOT NULL, old_row jsonb, new_row jsonb
+    op text NOT NULL, row_key text NOT NULL, old_row jsonb, new_row jsonb
 );
 CREATE FUNCTION bench.to_outbox() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'INSERT' THEN
-        INSERT INTO bench.outbox (table_name, op, new_row)
-        VALUES (TG_TABLE_NAME, TG_OP, to_jsonb(NEW));
+        INSERT INTO bench.outbox (table_name, op, row_key, new_row)
+        VALUES (TG_TABLE_NAME, TG_OP, NEW.id, to_jsonb(NEW));
     ELSIF TG_OP = 'UPDATE' THEN
-        INSERT INTO bench.outbox (table_name, op, old_row, new_row)
-        VALUES (TG_TABLE_NAME, TG_OP, to_jsonb(OLD), to_jsonb(NEW));
+        INSERT INTO bench.outbox (table_name, op, row_key, old_row, new_row)
+        VALUES (TG_TABLE_NAME, TG_OP, NEW.id, to_jsonb(OLD), to_jsonb(NEW));
     ELSE
-        INSERT INTO bench.outbox (table_name, op, old_row)
-        VALUES (TG_TABLE_NAME, TG_OP, to_jsonb(OLD));
+        INSERT INTO bench.outbox (table_name, op, row_key, old_row)
+        VALUES (TG_TABLE_NAME, TG_OP, OLD.id, to_jsonb(OLD));
     END IF;
     RETURN NULL;
 END $$;

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from psycopg import sql
 
-from tailrace.control.shapes import WHOLE, BufferShape, read_form, read_shapes
+from tailrace.control.shapes import BufferShape, read_form, read_shapes
 from tailrace.postgres.buffer import buffer
 from tailrace.postgres.catalog import TableInfo, read_tables
 from tailrace.postgres.row_text import split_row
 from tailrace.postgres.session import Connection
 
 Texts: TypeAlias = dict[str, str | None]
+
+WHOLE: Final = 0
+"""Stands for the shape of a row that fits none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +44,10 @@ def read_buffered(conn: Connection, table_oid: int) -> list[Buffered]:
     query = sql.SQL("SELECT * FROM {} ORDER BY seq").format(buffer(table_oid))
     rows = []
     for texts in texts_of(conn, query):
-        number = int(texts["shape"] or 0)
-        if number == WHOLE and texts["form"] is not None:
-            shape = read_form(conn, table_oid, texts["form"])
-        else:
-            shape = shapes[number]
+        said = texts["shape"]
+        assert said is not None
+        number = int(said) if said.isdecimal() else WHOLE
+        shape = shapes[number] if number else read_form(conn, table_oid, said)
         rows.append(_buffered(texts, number, shape))
     return rows
 

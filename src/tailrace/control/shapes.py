@@ -1,8 +1,9 @@
 """In which shape each buffered row was written, so that it is read as it was meant.
 
 A form is what the source keeps of a shape: the table as a Relation frame would describe it, and
-where in the buffer the values are. Forms come from `tailrace.table_shapes`, and for a row that
-fitted none from the row itself.
+where in the buffer the values are. A row names its shape by the number that the form has in
+`tailrace.table_shapes`; one that fitted none has the form itself in that place. If there is neither,
+nobody can tell what the row holds and the table needs a new base.
 """
 
 from __future__ import annotations
@@ -16,11 +17,6 @@ from tailrace.model import Column, Relation, ReplicaIdentity
 from tailrace.postgres.named_types import read_named_types
 from tailrace.postgres.pgoutput import relation_frame
 from tailrace.postgres.session import Connection
-
-WHOLE: Final = 0
-"""The shape of rows that fitted none: their form is beside them; if it is NULL, nobody can tell
-what the row holds and the table needs a new base."""
-
 
 @dataclass(frozen=True, slots=True)
 class BufferShape:

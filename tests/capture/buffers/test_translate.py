@@ -158,8 +158,8 @@ def test_a_row_that_nobody_can_read_asks_for_a_new_base(conn: psycopg.Connection
     slot = Slot.create(conn)
     conn.execute("INSERT INTO t VALUES (1, 'x')")
     insert = (
-        "INSERT INTO {} (xid, op, depth, ts, shape, new_row) "
-        "VALUES (pg_current_xact_id(), 'I', 1, now(), 0, '(2,y)')"
+        "INSERT INTO {} (xid, op, depth, ts, new_row) "
+        "VALUES (pg_current_xact_id(), 'I', 1, now(), '(2,y)')"
     )
     conn.execute(sql.SQL(insert).format(buffer(oid_of(conn, "public.t"))))
     asked: list[int] = []

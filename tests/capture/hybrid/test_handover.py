@@ -236,7 +236,7 @@ def test_captures_that_differ_in_the_shadow_are_not_handed_over(
         oid = source.execute("SELECT 't'::regclass::oid").fetchone()
         assert oid is not None
         query = """INSERT INTO {} (xid, op, depth, ts, shape, new_1)
-                   VALUES (pg_current_xact_id(), 'I', 1, now(), 1, 7)"""
+                   VALUES (pg_current_xact_id(), 'I', 1, now(), '1', 7)"""
         source.execute(sql.SQL(query).format(buffer(oid[0])))
         capture.wait_until(lambda: modes(source) == {"t": "TRIGGER"})
         error = source.execute("SELECT last_error FROM tailrace.change_tracking").fetchone()

@@ -67,6 +67,13 @@ class BufferedRows:
         start, length = int(cells.start[row]), int(cells.length[row])
         return self.data[start : start + length].tobytes() if cells.kind[row] == TEXT else None
 
+    def grouped(self, column: str) -> Iterator[tuple[bytes, NDArray[np.intp]]]:
+        """The values of such a column, empty for NULL, and the rows that have each."""
+        cells = self.own[column]
+        texts = pick(self.data, cells.start, cells.start + cells.length).dictionary_encode()
+        for number, text in enumerate(texts.dictionary.to_pylist()):
+            yield text or b"", np.flatnonzero(texts.indices.to_numpy() == number)
+
     def tuples(self, columns: Sequence[int], at: NDArray[np.intp]) -> list[Array]:
         """These columns of the rows `at`, as stretches to be joined."""
         stretches: list[list[int]] = []

@@ -10,12 +10,12 @@ from typing import Final, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tailrace.capture.buffers.buffered import BufferedRows, read_buffered
+from tailrace.capture.buffers.buffered import read_buffered
 from tailrace.capture.buffers.layout import BufferLayout
 from tailrace.capture.buffers.ordering import ShapedRows
 from tailrace.capture.buffers.splicing import Splice
 from tailrace.capture.buffers.whole_rows import taken_apart
-from tailrace.control.shapes import WHOLE, BufferShape
+from tailrace.control.shapes import BufferShape
 from tailrace.postgres.frames import Frames
 from tailrace.postgres.pgoutput import Tag, parse_relation
 
@@ -29,7 +29,7 @@ class Shapes(Protocol):
         """A shape by its number."""
 
     def described(self, oid: int, form: str) -> BufferShape:
-        """The shape of a row that fitted none, by the form beside it."""
+        """The shape of a row that fitted none, by the form that it has instead."""
 
 
 Unreadable: TypeAlias = Callable[[int], None]
@@ -52,7 +52,7 @@ class BufferReading:
     def __init__(self, shapes: Shapes, *, unreadable: Unreadable) -> None:
         self._shapes = shapes
         self._unreadable = unreadable
-        self._known: dict[tuple[int, int], BufferShape] = {}
+        self._known: dict[tuple[int, str], BufferShape] = {}
         self._layouts: dict[int, BufferLayout] = {}
 
     def concerns(self, heard: Sequence[Heard]) -> bool:
@@ -87,33 +87,26 @@ class BufferReading:
         self, frames: Frames, places: NDArray[np.intp], layout: BufferLayout, splice: Splice
     ) -> Iterator[ShapedRows]:
         rows, oid = read_buffered(frames, places, layout), layout.table_oid
-        numbers = rows.integers("shape")
-        for number in np.unique(numbers).tolist():
-            at = np.flatnonzero(numbers == number)
-            for shape, of_shape in self._shapes_of(oid, number, rows, at):
-                if shape is None:
-                    self._unreadable(oid)
-                    splice.leave_out(places[of_shape].tolist())
-                elif shape.row is None:
-                    yield ShapedRows(rows, of_shape, places[of_shape], shape)
-                else:
-                    apart, columns = taken_apart(rows, of_shape, shape)
-                    yield ShapedRows(apart, of_shape, places[of_shape], columns)
+        for said, at in rows.grouped("shape"):
+            shape = self._shape(oid, said.decode())
+            if shape is None:
+                self._unreadable(oid)
+                splice.leave_out(places[at].tolist())
+            elif shape.row is None:
+                yield ShapedRows(rows, at, places[at], shape)
+            else:
+                apart, columns = taken_apart(rows, at, shape)
+                yield ShapedRows(apart, at, places[at], columns)
 
-    def _shapes_of(
-        self, oid: int, number: int, rows: BufferedRows, at: NDArray[np.intp]
-    ) -> Iterator[tuple[BufferShape | None, NDArray[np.intp]]]:
-        """The shape of these rows; for those that fitted none the shapes beside them."""
-        if number != WHOLE:
-            if (oid, number) not in self._known:
-                self._known[oid, number] = self._shapes.numbered(oid, number)
-            yield self._known[oid, number], at
-            return
-        forms = [rows.text("form", row) for row in at.tolist()]
-        for form in dict.fromkeys(forms):
-            mine = at[[each == form for each in forms]]
-            shape = None if form is None else self._shapes.described(oid, form.decode())
-            yield shape, mine
+    def _shape(self, oid: int, said: str) -> BufferShape | None:
+        """The shape that a row names, or describes; None if it does neither."""
+        if not said:
+            return None
+        if not said.isdecimal():
+            return self._shapes.described(oid, said)
+        if (oid, said) not in self._known:
+            self._known[oid, said] = self._shapes.numbered(oid, int(said))
+        return self._known[oid, said]
 
 
 def relations_in(frames: Frames) -> list[Heard]:

@@ -1,7 +1,7 @@
 -- The buffer of a table and the function of its triggers, made from the table's form. The function
 -- inserts typed columns by static statements. It must never make a transaction of the user's fail,
 -- so before it names a column it is sure that all columns are what they were. Rows that do not fit
--- are kept whole, as text, with their form beside them, until the function is made anew: by our
+-- are kept whole, as text, with their form for a shape, until the function is made anew: by our
 -- event trigger within the transaction that alters the table, where we may have one, else by the
 -- leader.
 
@@ -69,21 +69,21 @@ CREATE FUNCTION tailrace.whole_statements(tracked oid) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 SELECT format($body$
     IF TG_OP = 'INSERT' THEN
-        INSERT INTO tailrace_changes.changes_%1$s (xid, op, depth, ts, shape, form, new_row)
-        VALUES (pg_current_xact_id(), 'I', pg_trigger_depth(), now(), 0,
+        INSERT INTO tailrace_changes.changes_%1$s (xid, op, depth, ts, shape, new_row)
+        VALUES (pg_current_xact_id(), 'I', pg_trigger_depth(), now(),
                 tailrace_changes.row_form(%1$s, TG_RELID, NEW), tailrace_changes.row_text(NEW));
     ELSIF TG_OP = 'UPDATE' THEN
-        INSERT INTO tailrace_changes.changes_%1$s (xid, op, depth, ts, shape, form, new_row, old_row)
-        VALUES (pg_current_xact_id(), 'U', pg_trigger_depth(), now(), 0,
+        INSERT INTO tailrace_changes.changes_%1$s (xid, op, depth, ts, shape, new_row, old_row)
+        VALUES (pg_current_xact_id(), 'U', pg_trigger_depth(), now(),
                 tailrace_changes.row_form(%1$s, TG_RELID, NEW), tailrace_changes.row_text(NEW),
                 tailrace_changes.row_text(OLD));
     ELSIF TG_OP = 'DELETE' THEN
-        INSERT INTO tailrace_changes.changes_%1$s (xid, op, depth, ts, shape, form, old_row)
-        VALUES (pg_current_xact_id(), 'D', pg_trigger_depth(), now(), 0,
+        INSERT INTO tailrace_changes.changes_%1$s (xid, op, depth, ts, shape, old_row)
+        VALUES (pg_current_xact_id(), 'D', pg_trigger_depth(), now(),
                 tailrace_changes.row_form(%1$s, TG_RELID, OLD), tailrace_changes.row_text(OLD));
     ELSE
-        INSERT INTO tailrace_changes.changes_%1$s (xid, op, depth, ts, shape, form)
-        VALUES (pg_current_xact_id(), 'T', pg_trigger_depth(), now(), 0,
+        INSERT INTO tailrace_changes.changes_%1$s (xid, op, depth, ts, shape)
+        VALUES (pg_current_xact_id(), 'T', pg_trigger_depth(), now(),
                 tailrace_changes.table_form(%1$s) || '{"row": []}');
     END IF;
 $body$, tracked)
@@ -114,19 +114,19 @@ WITH sides AS (
 SELECT format($body$
     IF TG_OP = 'INSERT' AND %9$s THEN
         INSERT INTO tailrace_changes.changes_%1$s (xid, op, depth, ts, key_hash, shape%3$s)
-        VALUES (pg_current_xact_id(), 'I', pg_trigger_depth(), now(), %7$s, %2$s%5$s);
+        VALUES (pg_current_xact_id(), 'I', pg_trigger_depth(), now(), %7$s, %2$L%5$s);
         RETURN NULL;
     ELSIF TG_OP = 'UPDATE' AND %9$s THEN
         INSERT INTO tailrace_changes.changes_%1$s (xid, op, depth, ts, key_hash, shape%3$s%4$s)
-        VALUES (pg_current_xact_id(), 'U', pg_trigger_depth(), now(), %7$s, %2$s%5$s%6$s);
+        VALUES (pg_current_xact_id(), 'U', pg_trigger_depth(), now(), %7$s, %2$L%5$s%6$s);
         RETURN NULL;
     ELSIF TG_OP = 'DELETE' AND %9$s THEN
         INSERT INTO tailrace_changes.changes_%1$s (xid, op, depth, ts, key_hash, shape%4$s)
-        VALUES (pg_current_xact_id(), 'D', pg_trigger_depth(), now(), %8$s, %2$s%6$s);
+        VALUES (pg_current_xact_id(), 'D', pg_trigger_depth(), now(), %8$s, %2$L%6$s);
         RETURN NULL;
     ELSIF TG_OP = 'TRUNCATE' THEN
         INSERT INTO tailrace_changes.changes_%1$s (xid, op, depth, ts, shape)
-        VALUES (pg_current_xact_id(), 'T', pg_trigger_depth(), now(), %2$s);
+        VALUES (pg_current_xact_id(), 'T', pg_trigger_depth(), now(), %2$L);
         RETURN NULL;
     END IF;
 $body$, tracked, shape, n.targets, o.targets, n.exprs, o.exprs, n.hash, o.hash,
@@ -212,11 +212,12 @@ BEGIN
             USING ERRCODE = 'invalid_transaction_state';
     END IF;
     IF to_regclass(buffer) IS NULL THEN
-        -- Without an index: every writer would pay for it, and it is read from end to end anyway.
+        -- As few columns as can be, since an INSERT prepares each of them, filled or not; and
+        -- without an index: every writer would pay for it, and it is read from end to end anyway.
         EXECUTE format(
             'CREATE TABLE %s (seq bigint GENERATED ALWAYS AS IDENTITY (CACHE 1), xid xid8, '
-            'op "char", depth integer, ts timestamptz, key_hash bigint, shape integer, '
-            'form text, new_row text, old_row text) USING heap WITH '
+            'op "char", depth integer, ts timestamptz, key_hash bigint, shape text, '
+            'new_row text, old_row text) USING heap WITH '
             '(autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_threshold = 20000)',
             buffer);
     END IF;
