@@ -57,7 +57,8 @@ def make(connection: psycopg.Connection) -> None:
 class Journaling:
     """`with Journaling(connect, seed, count=8): …`; errors of the server's restarts are expected,
     any other ends the run and is raised by `check`. With `is_strict` each writer has rows of its
-    own, so that none may ever fail for another's sake, and none is expected to.
+    own, so that none may ever fail for another's sake, and none is expected to. After a transaction
+    a writer has a pause of `pause_s` at most: so many can be at work and not wait for the machine.
     """
 
     def __init__(
@@ -67,9 +68,11 @@ class Journaling:
         *,
         count: int,
         is_strict: bool = False,
+        pause_s: float = 0.0,
     ) -> None:
         self._connect = connect
         self._is_strict = is_strict
+        self._pause_s = pause_s
         self._stop = threading.Event()
         self.committed = 0
         self._failure: BaseException | None = None
@@ -117,6 +120,8 @@ class Journaling:
                     while not self._stop.is_set():
                         writer.transact(connection, self._stop)
                         self.committed += 1
+                        if self._pause_s:
+                            self._stop.wait(random.uniform(0.0, self._pause_s))
             except psycopg.OperationalError as error:
                 # Restarts, and deadlocks between writers themselves.
                 if self._is_strict:

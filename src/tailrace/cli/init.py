@@ -34,7 +34,7 @@ capture:
   poll_interval: 500ms            # how often triggers' changes are fetched while there is no slot
   wal_transition_timeout: 5m      # a hand-over to the wal that takes longer is tried again later
   auto_replica_identity: false    # true: alter tables that need another replica identity
-  lock_timeout: 200ms             # how long writers may be made to wait by us
+  lock_timeout: 200ms             # how long a try for a lock may hold up writers
   max_handover_lag: 16MiB         # hand over when the stream is no further behind
   # shadow: 60s                   # compare triggers and wal for so long before the hand-over
   table_settings: {}              # public.orders: {mode: trigger}: for some tables differently

@@ -2,8 +2,8 @@
 
 A form is what the source keeps of a shape: the table as a Relation frame would describe it, and
 where in the buffer the values are. A row names its shape by the number that the form has in
-`tailrace.table_shapes`; one that fitted none has the form itself in that place. If there is neither,
-nobody can tell what the row holds and the table needs a new base.
+`tailrace.table_shapes`; one that fitted none has the form itself in that place. If there is
+neither, nobody can tell what the row holds and the table needs a new base.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tailrace.model import Column, Relation, ReplicaIdentity
 from tailrace.postgres.named_types import read_named_types
 from tailrace.postgres.pgoutput import relation_frame
 from tailrace.postgres.session import Connection
+
 
 @dataclass(frozen=True, slots=True)
 class BufferShape:

@@ -28,19 +28,27 @@ from tailrace.postgres.leading import must_lead
 from tailrace.postgres.quote import identifier, qualified, statement
 from tailrace.postgres.session import Connection
 from tailrace.postgres.slot import read_slot
-from tailrace.postgres.table_lock import lock_out_writers, must_be_unchanged, refusal
+from tailrace.postgres.table_lock import (
+    lock_out_writers,
+    must_be_unchanged,
+    must_end_soon,
+    refusal,
+)
 
 MESSAGE: Final = "tailrace.handover"
 
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """Who may pass it: `leader_pid` is the backend that holds the lock of the slot's leader."""
+    """Who may pass it: `leader_pid` is the backend that holds the lock of the slot's leader. With
+    `wait_ms` the table is waited for so long, if that has any prospect of success.
+    """
 
     conn: Connection
     slot: str
     leader_pid: int
     lock_timeout_ms: int
+    wait_ms: int | None = None
 
     @contextmanager
     def locked(self, table: TableInfo) -> Iterator[None]:
@@ -48,9 +56,11 @@ class Barrier:
         lock is not won in time, and whatever the block raises: then nothing has happened.
         """
         conn = self.conn
+        if self.wait_ms is not None:
+            must_end_soon(conn, table, self.wait_ms)
         try:
             with conn.transaction():
-                lock_out_writers(conn, table, self.lock_timeout_ms)
+                lock_out_writers(conn, table, self.lock_timeout_ms, wait_ms=self.wait_ms)
                 must_lead(conn, self.slot, self.leader_pid)
                 yield
                 failpoint("handover.before_commit")

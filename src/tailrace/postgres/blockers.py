@@ -18,12 +18,15 @@ SHOWN_MAX: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """A running transaction (`pid`) or a prepared one (`gid`)."""
+    """A running transaction (`pid`) or a prepared one (`gid`); `still_s` is for how long it has
+    been at its present statement, or at none.
+    """
 
     pid: int | None
     gid: str | None
     application: str
     age_s: int | None
+    still_s: float | None = None
 
     def __str__(self) -> str:
         name = f"pid {self.pid}" if self.gid is None else f"prepared transaction {self.gid!r}"
@@ -48,7 +51,9 @@ ORDER BY age_s DESC NULLS LAST, pid
 # without a pid; the lock on its own xid, under the same virtual transaction, tells which one it is.
 _LOCKERS: Final = """
 SELECT DISTINCT l.pid, x.gid, coalesce(a.application_name, '') AS application,
-       extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, x.prepared))::int AS age_s
+       extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, x.prepared))::int AS age_s,
+       extract(epoch FROM statement_timestamp() - coalesce(a.state_change, x.prepared))::float8
+           AS still_s
   FROM pg_locks AS l
   LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
   LEFT JOIN pg_locks AS own

@@ -23,8 +23,8 @@ FIXED_COLUMNS: Final = (
     *("seq", "xid", "op", "depth", "ts", "key_hash", "shape"),
     *("new_row", "old_row"),
 )
-"""What every buffer begins with, in this order. `shape` is the number of one, or for a row that fits
-none its form; a row whose shape says so is kept whole in `new_row` and `old_row`."""
+"""What every buffer begins with, in this order. `shape` is the number of one, or for a row that
+fits none its form; a row whose shape says so is kept whole in `new_row` and `old_row`."""
 
 _BUFFER: Final = re.compile(r"changes_([0-9]{1,10})")
 

@@ -3,6 +3,10 @@
 The lock is SHARE ROW EXCLUSIVE: readers go on, and a writer that has read the table before cannot
 be caught in a deadlock with us, because nothing that follows needs a stronger one. It is waited for
 only briefly, since everyone who comes later waits behind us.
+
+The first lock may be waited for beyond deadlock_timeout: who holds nothing yet stands in no circle
+but that of a queue, which Postgres undoes by letting the others pass. Whoever writes partitions by
+name could be caught between two of them; so those are waited for `lock_timeout` alone.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from typing import Final
 import psycopg
 
 from tailrace.errors import SchemaError, SourceError
-from tailrace.postgres.blockers import listed, lockers
+from tailrace.postgres.blockers import Blocker, listed, lockers
 from tailrace.postgres.catalog import Kind, TableInfo, read_tables
 from tailrace.postgres.quote import qualified, statement
 from tailrace.postgres.session import Connection
@@ -22,17 +26,34 @@ HELD_MS_MAX: Final = 10_000
 """How long we may hold up the writers of a table for work of ours; then the server rolls back."""
 
 
-def lock_out_writers(conn: Connection, table: TableInfo, lock_timeout_ms: int) -> None:
+def lock_out_writers(
+    conn: Connection, table: TableInfo, lock_timeout_ms: int, *, wait_ms: int | None = None
+) -> None:
     """Inside a transaction, before anything else in it; raises psycopg.Error. The partitions of a
-    table are locked with it.
+    table are locked with it. `wait_ms` is for the table itself, if that may take longer.
     """
-    timeouts = {"lock": str(lock_timeout_ms), "idle": str(HELD_MS_MAX)}
+    timeouts = {"lock": str(wait_ms or lock_timeout_ms), "idle": str(HELD_MS_MAX)}
     conn.execute(
         """SELECT set_config('lock_timeout', %(lock)s, true),
                   set_config('idle_in_transaction_session_timeout', %(idle)s, true)""",
         timeouts,
     )
-    conn.execute(on_table("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", table))
+    name = qualified(table.schema, table.name)
+    conn.execute(statement("LOCK TABLE ONLY {} IN SHARE ROW EXCLUSIVE MODE", name))
+    if wait_ms is not None:
+        conn.execute("SELECT set_config('lock_timeout', %s, true)", (str(lock_timeout_ms),))
+    if table.kind is Kind.PARTITIONED:
+        conn.execute(statement("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", name))
+
+
+def must_end_soon(conn: Connection, table: TableInfo, wait_ms: int) -> None:
+    """Before a transaction that waits so long for the lock. Raises SourceError(retry=True) if
+    whoever holds it has been at the same statement, or at none, for longer: that may last, and
+    would hold up all who come later for nothing.
+    """
+    blockers = lockers(conn, table.oid)
+    if any(each.still_s is not None and each.still_s * 1000 > wait_ms for each in blockers):
+        raise _being_written(table, blockers)
 
 
 def must_be_unchanged(conn: Connection, table: TableInfo) -> None:
@@ -46,12 +67,16 @@ def must_be_unchanged(conn: Connection, table: TableInfo) -> None:
 def refusal(conn: Connection, table: TableInfo, error: psycopg.Error) -> SourceError:
     """What an error of such a transaction means; a lock that was not won may be won next time."""
     if isinstance(error, psycopg.errors.LockNotAvailable | psycopg.errors.QueryCanceled):
-        return SourceError(
-            f"{table.qualified} is being written: {listed(lockers(conn, table.oid))}",
-            hint="end or commit these transactions; the table is tried again",
-            retry=True,
-        )
+        return _being_written(table, lockers(conn, table.oid))
     return source_error(error)
+
+
+def _being_written(table: TableInfo, blockers: list[Blocker]) -> SourceError:
+    return SourceError(
+        f"{table.qualified} is being written: {listed(blockers)}",
+        hint="end or commit these transactions; the table is tried again",
+        retry=True,
+    )
 
 
 def on_table(query: str, table: TableInfo) -> psycopg.sql.Composed:

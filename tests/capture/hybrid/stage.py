@@ -85,9 +85,14 @@ class Stage:
                         return
                 time.sleep(0.05)
 
-    def writing(self, count: int = WRITERS, *, is_strict: bool = False) -> journal.Journaling:
+    def writing(
+        self, count: int = WRITERS, *, is_strict: bool = False, pause_s: float = 0.0
+    ) -> journal.Journaling:
         """Writers with transactions open across every step."""
-        return journal.Journaling(self.database.connect, seed=1, count=count, is_strict=is_strict)
+        connect = self.database.connect
+        return journal.Journaling(
+            connect, seed=1, count=count, is_strict=is_strict, pause_s=pause_s
+        )
 
     def settle(self, mode: str) -> None:
         """At rest, the log comes to hold just what was committed."""

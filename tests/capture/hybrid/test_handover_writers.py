@@ -1,40 +1,38 @@
 """Hand-overs under many writers that read and then write, with transactions open across each step:
-nothing is missing, nothing is doubled, and none of the writers is harmed. `WRITERS=200` for many.
+nothing is missing, nothing is doubled, and none of the writers is harmed.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from psycopg import sql
 
 from tests.capture.hybrid.stage import Stage
+from tests.oracle import journal
 from tests.server import Database, ServerFactory
 
-WRITERS = int(os.environ.get("WRITERS", "20"))
-SERVED_MAX = 50
-"""More writers than these need a server that lets so many in."""
+WRITERS = 200
+PAUSE_S = 6.0
+"""So that their transactions wait for each other and for us, not for a core."""
 
 
 @pytest.fixture
-def busy(database: Database, postgres_server: ServerFactory) -> Iterator[Database]:
-    """A database that so many can write."""
-    if WRITERS <= SERVED_MAX:
-        yield database
-        return
-    server = postgres_server({"max_connections": str(WRITERS + SERVED_MAX)})
+def crowded(postgres_server: ServerFactory) -> Iterator[Database]:
+    """A database that so many can write at once."""
+    server = postgres_server({"max_connections": str(WRITERS + 50)})
     with server.database() as fresh:
         yield fresh
 
 
-def test_f075_writers_across_every_step_are_neither_lost_nor_killed(
-    busy: Database, tmp_path: Path
+def test_f075_two_hundred_writers_across_every_step_are_neither_lost_nor_killed(
+    crowded: Database, tmp_path: Path
 ) -> None:
-    stage = Stage(busy, tmp_path)
+    stage = Stage(crowded, tmp_path)
     stage.live_until("trigger", "TRIGGER")
-    with stage.writing(WRITERS, is_strict=True):
+    with stage.writing(WRITERS, is_strict=True, pause_s=PAUSE_S):
         stage.live_until("auto", "WAL")
         stage.live_until("trigger", "TRIGGER")
         stage.live_until("auto", "WAL")
@@ -42,12 +40,14 @@ def test_f075_writers_across_every_step_are_neither_lost_nor_killed(
 
 
 def test_f075_a_barrier_that_writers_do_not_let_through_falls_back_and_harms_none_of_them(
-    busy: Database, tmp_path: Path
+    database: Database, tmp_path: Path
 ) -> None:
-    """With the time that is waited for locks by default, which these transactions exceed."""
-    stage = Stage(busy, tmp_path, lock_timeout_ms=200, transition_timeout_s=3.0)
+    stage = Stage(database, tmp_path, transition_timeout_s=3.0)
     stage.live_until("trigger", "TRIGGER")
-    with stage.writing(WRITERS, is_strict=True):
+    with stage.writing(is_strict=True), database.connect() as holder, holder.transaction():
+        for table in journal.TABLES:
+            name = sql.Identifier(journal.SCHEMA, table)
+            holder.execute(sql.SQL("LOCK TABLE {} IN ROW EXCLUSIVE MODE").format(name))
         stage.live_until_given_up("auto")
     stage.settle("auto")
 

@@ -113,8 +113,8 @@ class Handover:
         """From the WAL to triggers, by the same barrier in the other direction."""
         buffers = buffer_roll(self.names)
 
-        def go_once() -> None:
-            barrier = self._barrier(conn, rules)
+        def go_once(wait_ms: int) -> None:
+            barrier = self._barrier(conn, rules, wait_ms)
             failpoint("handover.before_back")
             with barrier.locked(table):
                 install_triggers(conn, table, lock_timeout_ms=rules.lock_timeout_ms)
@@ -126,7 +126,7 @@ class Handover:
                 barrier.tell(table, Mode.TRIGGER)
                 record_as_planned(conn, self.store, roll)
 
-        try_often(go_once)
+        try_often(go_once, lock_timeout_ms=rules.lock_timeout_ms)
         failpoint("handover.after_back")
         for each in (roll, buffers):
             check_membership(conn, self.store, each)
@@ -145,7 +145,11 @@ class Handover:
         self, conn: Connection, table: TableInfo, rules: TableRules, roll: Roll
     ) -> None:
         """From triggers to the WAL, in a few tries; raises SourceError if none came through."""
-        try_often(lambda: self._pass_once(self._barrier(conn, rules), table, roll))
+
+        def pass_once(wait_ms: int) -> None:
+            self._pass_once(self._barrier(conn, rules, wait_ms), table, roll)
+
+        try_often(pass_once, lock_timeout_ms=rules.lock_timeout_ms)
         failpoint("handover.after_barrier")
         check_membership(conn, self.store, roll)
         self.given_up.pop(table.oid, None)
@@ -161,8 +165,8 @@ class Handover:
             barrier.tell(table, Mode.WAL)
             record_as_planned(conn, self.store, roll)
 
-    def _barrier(self, conn: Connection, rules: TableRules) -> Barrier:
-        return Barrier(conn, self.names.slot, self.leader_pid, rules.lock_timeout_ms)
+    def _barrier(self, conn: Connection, rules: TableRules, wait_ms: int) -> Barrier:
+        return Barrier(conn, self.names.slot, self.leader_pid, rules.lock_timeout_ms, wait_ms)
 
     def _set_mode(
         self,
