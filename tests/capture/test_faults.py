@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 from urllib.request import urlopen
@@ -26,12 +27,14 @@ from tailrace.log.merge import MergePolicy
 from tailrace.postgres.server import wal_position
 from tailrace.storage import FileStore, Store
 from tailrace.storage.disk import Disk
-from tests.capture.oracle import assert_equal
+from tests.capture.hybrid.test_handover import modes
+from tests.capture.oracle import assert_equal, read_changes
 from tests.capture.running import (
     FAST,
     NAMES,
     Running,
     confirmed,
+    hybrid,
     settings,
     wait_acknowledged,
     wait_caught_up,
@@ -185,6 +188,9 @@ class FullDisk:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return os.write(handle, data)
 
+    def has_refused(self, count: int) -> bool:
+        return self.refusal_count >= count
+
 
 def test_f088_a_full_disk_stops_acknowledgement_and_capture_goes_on_when_there_is_space(
     database: Database, source: psycopg.Connection, tmp_path: Path
@@ -204,6 +210,31 @@ def test_f088_a_full_disk_stops_acknowledgement_and_capture_goes_on_when_there_i
         assert confirmed(source) <= before
         disk.is_full = False
         wait_acknowledged(capture, source)
+    assert_equal(store, source, "public.t")
+
+
+def test_f088_a_full_disk_is_said_once_and_drains_go_on_when_there_is_space(
+    database: Database,
+    source: psycopg.Connection,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    disk = FullDisk()
+    store = FileStore(tmp_path / "log", disk=cast(Disk, disk))
+    with Running(settings(database.dsn, hybrid=hybrid("trigger")), store) as capture:
+        capture.wait_until(lambda: modes(source) == {"t": "TRIGGER"})
+        source.execute("INSERT INTO t VALUES (0, 'fits')")
+        capture.wait_until(lambda: len(list(read_changes(store))) == 1)
+        disk.is_full = True
+        # Nobody who writes the table has to know.
+        for number in range(1, 4):
+            source.execute("INSERT INTO t VALUES (%s, 'does not')", [number])
+            refused = disk.refusal_count + 1
+            capture.wait_until(partial(disk.has_refused, refused))
+        disk.is_full = False
+        capture.wait_until(lambda: len(list(read_changes(store))) == 4)
+    (line,) = (each for each in caplog.messages if each.startswith("capture interrupted"))
+    assert "no space left" in line and "free some space and it goes on by itself" in line
     assert_equal(store, source, "public.t")
 
 

@@ -90,12 +90,19 @@ class Daemon:
                     return
                 if not self._is_settled and not isinstance(error, LogFenced):
                     raise
-                if self._news.is_new("capture", str(error)):
-                    logger.warning("capture interrupted error=%s", error)
+                if time.monotonic() - started > _GOOD_S:
+                    self._news.forget("capture")
+                self._say_once(error)
                 self._metrics.reconnects.inc()
             if time.monotonic() - started > _GOOD_S:
                 backoff.reset()
             self._stop.wait(backoff.next_s())
+
+    def _say_once(self, error: TailraceError) -> None:
+        """One that lasts may name another object at each try; what to do about it is the same."""
+        if self._news.is_new("capture", error.hint or str(error)):
+            hint = f" hint={error.hint}" if error.hint else ""
+            logger.warning("capture interrupted error=%s%s", error, hint)
 
     def _can_do_without(self, error: TailraceError) -> bool:
         """Whether what was lost is a slot, and triggers can take its place."""
@@ -138,7 +145,6 @@ class Daemon:
 
     def _settle(self) -> None:
         self._is_settled = True
-        self._news.forget("capture")
 
     def _win_leadership(self, wanted: Footing) -> ReplicationConnection | LockSession | None:
         """The session that holds the lock; None if told to stop while standing by."""
