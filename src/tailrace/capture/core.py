@@ -129,9 +129,11 @@ class Core:
         return self.is_at_rest or pending_bytes < self._limits.pending_bytes_max
 
     @property
-    def is_writing(self) -> bool:
-        """True while a job is under way: until it is stored, no other one begins."""
-        return self._job is not None
+    def is_collecting(self) -> bool:
+        """True while nothing more can be sealed: a job is under way, or so much has come that it
+        waits for its age.
+        """
+        return self._job is not None or self._complete.data_bytes > self._limits.trickle_bytes
 
     @property
     def is_at_rest(self) -> bool:

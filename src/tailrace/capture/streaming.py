@@ -93,7 +93,7 @@ class Streaming:
     def _read(self) -> None:
         wire = self._connection.wire
         is_all = wire.receive(READ_BYTES)
-        if is_all and wire.pending_bytes and self._core.is_writing:
+        if is_all and wire.pending_bytes and self._core.is_collecting:
             is_all = self._gather(wire)
         messages = wire.take()
         self._has_more = not is_all
@@ -104,7 +104,7 @@ class Streaming:
             self._core.drained(now)
 
     def _gather(self, wire: Wire) -> bool:
-        """Wait a moment for more, as nothing can be sealed before the writer is done anyway.
+        """Wait a moment for more, as nothing can be sealed at once anyway.
 
         A sender on the same machine is read a few rows at a time, and every turn of the loop has
         its price. But its socket holds no more than some two hundred rows, so the pause is short.
