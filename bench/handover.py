@@ -10,7 +10,7 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -132,18 +132,18 @@ def _one(
     rules, roll = TableRules(), rolls_of(_NAMES)[0]
     since = time.monotonic()
     if number % 2 == 0:
-        handover.pass_barrier(conn, table, rules, roll)
+        _insist(lambda: handover.pass_barrier(conn, table, rules, roll))
     else:
-        _insist(conn, handover, table)
+        _insist(lambda: handover.go_back(conn, table, rules, roll, "measured"))
     until = time.monotonic()
     time.sleep(0.2)
     return writers.slowest_ms(since, until)
 
 
-def _insist(conn: Connection, handover: Handover, table: TableInfo) -> None:
+def _insist(act: Callable[[], None]) -> None:
     while True:
         try:
-            handover.go_back(conn, table, TableRules(), rolls_of(_NAMES)[0], "measured")
+            act()
             return
         except SourceError as error:
             if not error.retry:

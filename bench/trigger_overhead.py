@@ -1,9 +1,10 @@
 """`trigger_overhead`: what capture costs the writer of a table, beside no capture at all and beside
 a plain outbox trigger that keeps rows as jsonb.
 
-The writer runs inside the server and writes the disk lazily, so that nothing but the work itself is
-measured: the worst case. After a hand-over the table has no triggers, and the same writer is
-measured while the real daemon reads the WAL on the same cores.
+The writer is a plain client with the settings that a session has by default: it sends one statement
+of a hundred rows after the other, and each is durable when the next is sent. After a hand-over the
+table has no triggers, and the same writer is measured while the real daemon, which has caught up
+with all that was before, reads the WAL on the same cores.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+import psycopg
+
 from bench.report import Bound, Line, Report, ratio_line
 from bench.source import Source
 from bench.workbench import Workbench
@@ -21,6 +24,7 @@ from tailrace.control.schema import migrate
 from tailrace.postgres.buffer import buffer
 from tailrace.postgres.catalog import TableInfo, tables_matching
 from tailrace.postgres.quote import statement
+from tailrace.postgres.server import insert_position
 from tailrace.postgres.session import Connection, connect
 from tailrace.postgres.triggers import install_triggers, switch_triggers
 
@@ -28,6 +32,7 @@ OUTBOX_FLOOR: Final = 1.1
 WAL_FLOOR: Final = 0.9
 ROWS_PER_STATEMENT: Final = 100
 LOCK_MS: Final = 5000
+_POLL_S: Final = 0.05
 _ROWS_SHARE: Final = 10
 """Of the rows of a backlog, one in so many is written by each side in each round."""
 
@@ -54,29 +59,17 @@ CREATE TRIGGER outbox AFTER INSERT OR UPDATE OR DELETE ON public.orders
     FOR EACH ROW EXECUTE FUNCTION bench.to_outbox();
 """
 
-_WRITER: Final = """
-CREATE PROCEDURE bench.write_orders(kind text, last bigint, step bigint) LANGUAGE plpgsql AS $$
-DECLARE
-    first bigint := 1;
-BEGIN
-    WHILE first <= last LOOP
-        IF kind = 'insert' THEN
-            INSERT INTO public.orders
-            SELECT g, g % 10007, (g % 99999989) / 100.0, substr(md5(g::text), 1, 20),
-                   '2026-01-01'::timestamptz + g * interval '1.234567 seconds', g % 3 = 0
-              FROM generate_series(first, first + step - 1) AS g;
-        ELSIF kind = 'update' THEN
-            UPDATE public.orders SET paid = NOT paid WHERE id BETWEEN first AND first + step - 1;
-        ELSE
-            DELETE FROM public.orders WHERE id BETWEEN first AND first + step - 1;
-        END IF;
-        COMMIT;
-        first := first + step;
-    END LOOP;
-END $$
-"""
+_STATEMENTS: Final = {
+    "insert": """
+INSERT INTO public.orders
+SELECT g, g % 10007, (g % 99999989) / 100.0, substr(md5(g::text), 1, 20),
+       '2026-01-01'::timestamptz + g * interval '1.234567 seconds', g % 3 = 0
+  FROM generate_series($1::bigint, $2::bigint) AS g""",
+    "update": "UPDATE public.orders SET paid = NOT paid WHERE id BETWEEN $1 AND $2",
+    "delete": "DELETE FROM public.orders WHERE id BETWEEN $1 AND $2",
+}
 
-KINDS: Final = ("insert", "update", "delete")
+KINDS: Final = tuple(_STATEMENTS)
 SIDES: Final = ("none", "triggers", "outbox")
 
 
@@ -107,7 +100,6 @@ def run(workbench: Workbench) -> Report:
 
 def _prepare(source: Source, conn: Connection) -> TableInfo:
     make_orders(conn)
-    conn.execute(_WRITER)
     source.begin()
     migrate(conn)
     conn.execute(_OUTBOX)
@@ -131,12 +123,12 @@ def _choose(conn: Connection, table: TableInfo, side: str) -> None:
 
 def _written(conn: Connection, side: str, rows: int) -> dict[str, object]:
     sample: dict[str, object] = {"side": side, "rows": rows}
-    conn.execute("SET synchronous_commit = off")
-    conn.execute("SET statement_timeout = 0")
-    for kind in KINDS:
-        arguments = (kind, rows, ROWS_PER_STATEMENT)
-        with _timed(sample, kind, rows):
-            conn.execute("CALL bench.write_orders(%s, %s, %s)", arguments)
+    with psycopg.RawCursor(conn) as client:
+        for kind, statement_text in _STATEMENTS.items():
+            with _timed(sample, kind, rows):
+                for first in range(1, rows + 1, ROWS_PER_STATEMENT):
+                    bounds = (first, first + ROWS_PER_STATEMENT - 1)
+                    client.execute(statement_text.encode(), bounds, prepare=True)
     return sample
 
 
@@ -145,9 +137,19 @@ def _beside_the_wal(source: Source, conn: Connection, rows: int) -> dict[str, ob
     source.begin()
     with source.capture("socket", len(KINDS) * rows) as child:
         child.event("streaming")
+        _wait_caught_up(conn, source)
         sample = _written(conn, "wal", rows)
         child.event("done")
     return sample
+
+
+def _wait_caught_up(conn: Connection, source: Source) -> None:
+    """Until the log holds all that was written before now, by whichever side."""
+    behind = """SELECT confirmed_flush_lsn < %s::pg_lsn FROM pg_replication_slots
+                 WHERE slot_name = %s"""
+    until = str(insert_position(conn))
+    while conn.execute(behind, (until, source.names.slot)).fetchone() != (False,):
+        time.sleep(_POLL_S)
 
 
 @contextmanager
