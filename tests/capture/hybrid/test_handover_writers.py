@@ -42,7 +42,7 @@ def test_f075_two_hundred_writers_across_every_step_are_neither_lost_nor_killed(
 def test_f075_a_barrier_that_writers_do_not_let_through_falls_back_and_harms_none_of_them(
     database: Database, tmp_path: Path
 ) -> None:
-    stage = Stage(database, tmp_path, transition_timeout_s=3.0)
+    stage = Stage(database, tmp_path, lock_timeout_ms=100, transition_timeout_s=3.0)
     stage.live_until("trigger", "TRIGGER")
     with stage.writing(is_strict=True), database.connect() as holder, holder.transaction():
         for table in journal.TABLES:
