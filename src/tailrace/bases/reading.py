@@ -1,9 +1,9 @@
 """Reads stretches of tables under a snapshot and puts them into the log: what a task does.
 
 A task has one session, in one transaction that has imported the snapshot. Blocks of rows are put
-while the next one is read, one at a time, so memory is bounded. What goes wrong is returned, not
-raised: one table that cannot be read must not end the others, and a stretch that failed is read
-again, under the same snapshot, with the same result.
+while the next one is read, even if that is of the next stretch, and one at a time, so memory is
+bounded. What goes wrong is returned, not raised: one table that cannot be read must not end the
+others, and a stretch that failed is read again, under the same snapshot, with the same result.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from enum import StrEnum
 from typing import Final
 
 import psycopg
-import pyarrow as pa
 
+from tailrace.bases.putting import Putter
 from tailrace.bases.stretch import Stretch, copy_query
 from tailrace.errors import SourceError, TailraceError
-from tailrace.failpoint import failpoint
 from tailrace.log import BasePart, SourceIdentity
 from tailrace.log.base_part import BaseIdentity
-from tailrace.log.bases import BaseTaken, put_base_part
+from tailrace.log.bases import BaseTaken
 from tailrace.model import Lsn
 from tailrace.postgres.copy_out import copy_out
 from tailrace.postgres.session import Connection, connect, source_error
@@ -73,6 +72,10 @@ class Reading:
     columns: Mapping[int, tuple[str, ...]]
     bytes_per_s: float | None = None
 
+    def identity(self, oid: int) -> BaseIdentity:
+        """Of the base of one table."""
+        return BaseIdentity(self.source, oid, self.position, self.writer)
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -91,18 +94,25 @@ def read_stretches(
 ) -> Iterator[Outcome]:
     """Read them one after the other, on one session."""
     conn: Connection | None = None
+    received: _Received | None = None
     with ThreadPoolExecutor(1, "tailrace-put") as pool:
+        putter = Putter(pool, store)
         try:
             for stretch in stretches:
                 try:
                     if conn is None or conn.closed:
                         conn = _open(reading)
-                    yield _read(conn, pool, store, reading, stretch)
+                    before, received = received, _receive(conn, putter, reading, stretch)
                 except (psycopg.Error, TailraceError) as error:
                     # A copy may be under way in this session.
                     if conn is not None:
                         conn.close()
                     yield _failed(stretch, error)
+                else:
+                    if before is not None:
+                        yield before.outcome()
+            if received is not None:
+                yield received.outcome()
         finally:
             if conn is not None:
                 conn.close()
@@ -118,32 +128,37 @@ def _open(reading: Reading) -> Connection:
     return conn
 
 
-def _read(
-    conn: Connection, pool: ThreadPoolExecutor, store: Store, reading: Reading, stretch: Stretch
-) -> Outcome:
-    base = BaseIdentity(reading.source, stretch.oid, reading.position, reading.writer)
+@dataclass(frozen=True, slots=True)
+class _Received:
+    """A stretch whose rows have all come, but are maybe not all put."""
+
+    stretch: Stretch
+    parts: list[Future[BasePart]]
+    is_unmoved: bool
+
+    def outcome(self) -> Outcome:
+        """When the last part is put, or could not be."""
+        stretch, leaf = self.stretch, self.stretch.leaf
+        try:
+            parts = tuple(part.result() for part in self.parts)
+        except TailraceError as error:
+            return _failed(stretch, error)
+        if not self.is_unmoved:
+            return _changed(stretch, f"{leaf.schema}.{leaf.name} was rewritten")
+        return Outcome(stretch.oid, stretch.number, parts)
+
+
+def _receive(conn: Connection, putter: Putter, reading: Reading, stretch: Stretch) -> _Received:
     query = copy_query(stretch, reading.columns[stretch.oid])
-    parts: list[BasePart] = []
-    putting: Future[BasePart] | None = None
+    identity = reading.identity(stretch.oid)
+    parts: list[Future[BasePart]] = []
     pace = Pace(reading.bytes_per_s)
     for number, rows in enumerate(copy_out(conn, query, block_bytes=PART_BYTES)):
-        if putting is not None:
-            parts.append(putting.result())
-        putting = pool.submit(_put, store, base, rows, stretch.number, number)
+        if parts:
+            parts[-1].result()
+        parts.append(putter.put(identity, rows, stretch=stretch.number, number=number))
         pace.wait(rows.nbytes)
-    if putting is not None:
-        parts.append(putting.result())
-    if not _is_unmoved(conn, stretch):
-        return _changed(stretch, f"{stretch.leaf.schema}.{stretch.leaf.name} was rewritten")
-    return Outcome(stretch.oid, stretch.number, tuple(parts))
-
-
-def _put(
-    store: Store, base: BaseIdentity, rows: pa.BinaryArray, stretch: int, number: int
-) -> BasePart:
-    part = put_base_part(store, base, rows, stretch=stretch, number=number)
-    failpoint("base.after_part")
-    return part
+    return _Received(stretch, parts, _is_unmoved(conn, stretch))
 
 
 # The left side is as of the snapshot, the right side as of now; both under the lock that the COPY
