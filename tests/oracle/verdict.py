@@ -90,7 +90,11 @@ def log_problems(
         if source.oid not in folded:
             problems.append(f"{table.name} waits for a base")
         else:
-            found = differences(source.rows, folded[source.oid].rows)
+            # By the key that the table had at first: it may have another one now.
+            rows = folded[source.oid].rows.values()
+            found = differences(
+                source.rows, {tuple(row[n] for n in table.key): row for row in rows}
+            )
             problems += [f"log {table.name} {difference}" for difference in found]
     return problems
 
