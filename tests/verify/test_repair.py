@@ -12,7 +12,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
+from tailrace.cli.main import app
 from tailrace.sinks.columns import VALID_TO
 from tailrace.sinks.delta.target import Target
 from tailrace.streams.record import StreamRecord
@@ -81,6 +83,12 @@ def test_either_engine_repairs_a_table_with_deletion_vectors(
             assert _rows(flow) == before
             (count,) = delta_session.sql(f"SELECT count(*) FROM {table}").first() or (0,)
             assert count == 500
+        delta_session.sql(f"DELETE FROM {table} WHERE id = 7")
+        config = _config(flow, tmp_path, engine="delta-spark", deletion_vectors=True)
+        # The command finds the session that is there.
+        done = CliRunner().invoke(app, ["verify", "--config", str(config), "--repair"])
+        assert (done.exit_code, _rows(flow)) == (0, before), done.output
+        assert "Spark" in _newest_commit(flow)
 
 
 def _newest_commit(flow: Flow) -> str:
@@ -202,13 +210,14 @@ def test_a_repair_is_as_of_where_the_stream_stands(database: Database, tmp_path:
 _KILLED = ["repair.before_fix", "repair.after_fix", "delta.after_commit", "repair.after_write"]
 
 
-def _config(flow: Flow, directory: Path) -> Path:
+def _config(flow: Flow, directory: Path, **sink: object) -> Path:
     file = directory / "tailrace.yaml"
     dsn = flow.database.dsn.replace("'", "")
+    options = {"type": "delta", "path": str(flow.lake), **sink}
     file.write_text(
         f'source: {{dsn: "{dsn}"}}\n'
         f'log: {{url: "file:{directory / "log"}"}}\n'
-        f'streams: {{{STREAM}: {{sink: {{type: delta, path: "{flow.lake}"}}}}}}\n'
+        f"streams: {{{STREAM}: {{sink: {json.dumps(options)}}}}}\n"
     )
     return file
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,8 +11,6 @@ from tailrace.cli.options import AsJson, ConfigFile, Verbose
 from tailrace.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import SparkSession
 
     from tailrace.cli.config import Config, DeltaSink
@@ -59,10 +56,8 @@ def verify(
     with source_dsn(settings) as dsn:
         for name in [stream] if stream else _with_lakes(settings):
             section, sink = _section(settings, name)
-            with (
-                _session(settings, sink, repair) as session,
-                Bar(Console(file=sys.stderr), title=name) as bar,
-            ):
+            session = _session(settings, sink) if repair else None
+            with Bar(Console(file=sys.stderr), title=name) as bar:
                 result = run_verification(
                     dsn,
                     store,
@@ -87,19 +82,13 @@ def verify(
         raise typer.Exit(1)
 
 
-@contextmanager
-def _session(settings: Config, sink: DeltaSink, repair: bool) -> Iterator[SparkSession | None]:
-    """Spark, if the lake is to be repaired and only Delta on Spark may write it."""
-    if not repair or sink.engine != "delta-spark":
-        yield None
-        return
-    from tailrace.cli.pipeline import start_spark, stop_spark
+def _session(settings: Config, sink: DeltaSink) -> SparkSession | None:
+    """Spark, if only Delta on Spark may write the lake; it ends with the process."""
+    if sink.engine != "delta-spark":
+        return None
+    from tailrace.cli.pipeline import start_spark
 
-    spark = start_spark(settings)
-    try:
-        yield spark
-    finally:
-        stop_spark(spark)
+    return start_spark(settings)
 
 
 def _with_lakes(settings: Config) -> list[str]:
