@@ -235,6 +235,22 @@ class Operator(Writer):
     unstreamed = False
     _columns = 0
 
+    def step(self) -> None:
+        """Inside of a transaction an ALTER seldom gets its lock: some come alone, and wait."""
+        if self.unstreamed and self.random.random() < 0.15:
+            self._alter_alone()
+        else:
+            super().step()
+
+    def _alter_alone(self) -> None:
+        try:
+            with self._connection.transaction():
+                self._execute("SET LOCAL lock_timeout = '3s'")
+                self._do_unstreamed()
+            self.committed += 1
+        except REFUSALS:
+            self.refused += 1
+
     def _change(self) -> None:
         if self.random.random() < 0.75:
             super()._change()
