@@ -2,9 +2,8 @@
 pipeline itself took for it.
 
 Capture and pipeline are processes of their own, as under `tailrace run`. When the last change is in
-its table, a replay of all of them is asked for; the clock runs from there until it is over, the
-second in which the pipeline looks for requests included. To tables of rows and to tables of
-changes.
+its table, a replay of all of them is asked for; the clock runs from when the pipeline takes it up,
+within a second, until it is over. To tables of rows and to tables of changes.
 """
 
 from __future__ import annotations
@@ -104,8 +103,10 @@ def _replay(log: Path, warm: Backlog, backlog: Backlog) -> Reading:
     replays = Replays(open_store(log.as_uri()))
     since, until = Offset.whole(warm.end), Offset.whole(backlog.end)
     request = Request.new(_STREAM, since, until, now=datetime.now(UTC))
-    began = time.monotonic()
     replays.ask(request)
+    while not (replays.window(request) or replays.outcome(request)):
+        time.sleep(_POLL_S)
+    began = time.monotonic()
     while (outcome := replays.outcome(request)) is None:
         if time.monotonic() > began + _PATIENCE_S:
             raise ProgramFailed("the replay does not come to its end")

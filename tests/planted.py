@@ -12,6 +12,7 @@ SIMULATION: Final = ("tests/capture/test_simulation.py",)
 POWER_CUT: Final = ("tests/storage/test_power_cut.py",)
 LOADS: Final = ("tests/streams/test_loads.py",)
 COMPACTION: Final = ("tests/compaction/test_compaction.py",)
+REPLAY: Final = ("tests/streams/test_replay.py",)
 WHERE: Final = ("tests/where/test_crossing.py::test_filtered_stream_equals_the_filtered_table",)
 VALUES: Final = ("tests/decode/test_values.py",)
 
@@ -469,5 +470,26 @@ MUTANTS: Final = (
         "if newest_positions(store).get(base.relation.oid) != base.position:",
         "if False:",
         LOADS,
+    ),
+    Mutant(
+        "a replay puts an older state over a newer one",
+        "streams/replay/newest.py",
+        "stays = ~later.concern(key_columns(rows, shape.key), upto)",
+        "stays = np.ones(rows.num_rows, dtype=np.bool_)",
+        REPLAY,
+    ),
+    Mutant(
+        "a replay takes what was committed before or after its time",
+        "streams/replay/window.py",
+        "    return first, until if isinstance(until, int) else (1 << 63) - 1\n",
+        "    return None\n",
+        REPLAY,
+    ),
+    Mutant(
+        "a live message counts as sent by a replay",
+        "sinks/queue/message.py",
+        'return f"{event_id}@{replay}" if replay else event_id',
+        "return event_id",
+        ("tests/sinks/queue/test_replay.py",),
     ),
 )

@@ -1,27 +1,24 @@
-"""A stream that is replayed without Spark: the same plan, the same executor's code, the same
-delivery.
-"""
+"""A stream that is delivered without Spark, and replayed."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import pyarrow as pa
-
 from tailrace.postgres.pgoutput import POSTGRES_EPOCH_US
 from tailrace.sinks import Sink
 from tailrace.spark.options import NO_LIMIT
-from tailrace.spark.packed import PackedOptions, PackedStreamReader
+from tailrace.spark.packed import PackedOptions
+from tailrace.spark.packing import Unpacked
 from tailrace.spark.selection import EVERYTHING, Selection
 from tailrace.storage import Store
 from tailrace.streams import Stream
-from tailrace.streams.delivery import Delivery
 from tailrace.streams.replay import Outcome, Replays, Request
 from tailrace.streams.replay.look import ReplayLookout
+from tailrace.streams.replay.reading import read_batches
 from tailrace.streams.replay.request import Bound
 from tailrace.streams.replay.run import Replaying
 from tests.streams.by_hand import Run
@@ -96,7 +93,7 @@ class Replayed:
             selection=self.selection,
             open_other_sink=self.open_other_sink,
         )
-        replaying = Replaying(stream, self.store, threading.Lock(), self._by_hand)
+        replaying = Replaying(stream, self.store, threading.Lock(), self._read)
         ReplayLookout(self.store, STREAM, replaying).serve(request)
         outcome = self.replays.outcome(request)
         assert outcome is not None
@@ -107,19 +104,9 @@ class Replayed:
         self.ask(since, until)
         return self.serve()
 
-    def _by_hand(
-        self, options: PackedOptions, delivery: Delivery, watch: Callable[[], None]
-    ) -> None:
-        """Read in this process."""
-        source = PackedStreamReader(options)
-        position = source.initialOffset()
-        while True:
-            watch()
-            end = source.latestOffset(position, source.getDefaultReadLimit())
-            if end == position:
-                return
-            partitions = source.partitions(position, end)
-            rows = [row for partition in partitions for row in source.read(partition)]
+    def _read(
+        self, store: Store, options: PackedOptions, watch: Callable[[], None]
+    ) -> Generator[Unpacked]:
+        for batch in read_batches(store, options, watch):
             self.before_batch()
-            delivery.deliver(pa.Table.from_batches(rows))
-            position = end
+            yield batch

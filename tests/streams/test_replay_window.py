@@ -15,6 +15,7 @@ from tailrace.model import Offset, Relation
 from tailrace.sinks import Batch
 from tailrace.sinks.memory import MemorySink
 from tailrace.storage import MemoryStore
+from tailrace.streams.record import StreamRecord
 from tailrace.streams.replay import Request
 from tailrace.streams.replay.pace import Pace
 from tailrace.streams.replay.request import Bound, to_us
@@ -114,6 +115,15 @@ def test_f093_log_is_kept_for_a_replay_until_it_is_over(log: MadeLog, flow: Repl
     flow.open_sink = opened
     assert flow.serve().change_count == 3
     assert f"{STREAM}.replay" not in reader_positions(log.store)
+
+
+def test_replay_of_a_stream_that_is_removed_goes_with_it(log: MadeLog, flow: Replayed) -> None:
+    flow.open_sink = lambda _: Dying(die)
+    flow.ask(time_of(2))
+    with pytest.raises(Killed):
+        flow.serve()
+    StreamRecord(log.store, STREAM).remove()
+    assert flow.replays.current(STREAM) is None and not reader_positions(log.store)
 
 
 def test_replay_ends_where_the_stream_is(log: MadeLog, flow: Replayed) -> None:

@@ -33,7 +33,7 @@ from tailrace.spark.planning import (
     worker_store,
 )
 from tailrace.spark.selection import EVERYTHING, Selection
-from tailrace.storage import open_store
+from tailrace.storage import Store, open_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -131,25 +131,32 @@ class PackedStreamReader(DataSourceStreamReader):
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """Where the batch ends; the first one again where it ended before a restart."""
         with one_line_errors():
-            options, after = self._options, Offset.from_dict(start)
-            if options.first_end is not None and after == options.start:
-                return options.first_end.to_dict()
-            if options.end is not None and after >= options.end:
-                return start
-            end = self._batch_ends().next(after, limit, wanted=self._wanted(after))
-            stops = [table.after for table in options.tables if table.after > after]
-            stops += [] if options.end is None else [options.end]
-            return min([end, *stops]).to_dict()
+            return self.next_end(Offset.from_dict(start), limit).to_dict()
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         """Tell the range even if no table has a change."""
         with one_line_errors():
             after, upto = Offset.from_dict(start), Offset.from_dict(end)
-            reader = self._batch_ends().reader
-            planned = pieces(reader, after, upto, wanted=self._wanted(after))
-            first, *rest = partitions(planned)
+            first, *rest = self.plan(after, upto)
             told = PackedPartition(first, after, upto)
             return [told, *(PackedPartition(group, after) for group in rest)]
+
+    def next_end(self, after: Offset, limit: ReadLimit) -> Offset:
+        """Where the batch ends that begins after `after`; there, if there is none."""
+        options = self._options
+        if options.first_end is not None and after == options.start:
+            return options.first_end
+        if options.end is not None and after >= options.end:
+            return after
+        end = self._batch_ends().next(after, limit, wanted=self._wanted(after))
+        stops = [table.after for table in options.tables if table.after > after]
+        stops += [] if options.end is None else [options.end]
+        return min([end, *stops])
+
+    def plan(self, after: Offset, upto: Offset) -> list[LogPartition]:
+        """What to read for `(after, upto]`, as tasks; at least one."""
+        reader = self._batch_ends().reader
+        return partitions(pieces(reader, after, upto, wanted=self._wanted(after)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs on an executor."""
@@ -159,12 +166,20 @@ class PackedStreamReader(DataSourceStreamReader):
         with one_line_errors():
             if partition.upto is not None:
                 yield range_row(partition.after, partition.upto)
-            store, selection = worker_store(self._options.log), self._options.selection
-            wanted, columns = self._wanted(partition.after), selection.read_columns
-            for changes in decode_pieces(store, partition.pieces, wanted, columns):
-                selected = selection.apply(self._in_time(changes))
-                if selected.rows.num_rows:
-                    yield changes_row(selected)
+            store = worker_store(self._options.log)
+            for changes in self.changes(store, partition, partition.after):
+                yield changes_row(changes)
+
+    def changes(
+        self, store: Store, partition: LogPartition, after: Offset
+    ) -> Iterator[TableChanges]:
+        """What is delivered of a part of the batch that begins after `after`, in order."""
+        selection = self._options.selection
+        wanted, columns = self._wanted(after), selection.read_columns
+        for changes in decode_pieces(store, partition.pieces, wanted, columns):
+            selected = selection.apply(self._in_time(changes))
+            if selected.rows.num_rows:
+                yield selected
 
     def _in_time(self, changes: TableChanges) -> TableChanges:
         from tailrace.decode.times import committed_between

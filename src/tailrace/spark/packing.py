@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -71,16 +72,22 @@ def unpack(packed: pa.Table) -> Unpacked:
     lsns = packed["lsn"].to_pylist()
     assert lsns.count(_RANGE_LSN) == 1 and lsns[first] == _RANGE_LSN, "not one range in a batch"
     after, upto = map(Offset.from_dict, json.loads(packed["about"][first].as_py()))
+    return Unpacked(after, upto, joined(_changes(packed, place) for place in rest))
+
+
+def _changes(packed: pa.Table, place: int) -> TableChanges:
+    relation: Relation = pickle.loads(packed["about"][place].as_py())
+    with pa.ipc.open_stream(packed["changes"][place].as_buffer()) as stream:
+        return TableChanges(relation, stream.read_all())
+
+
+def joined(runs: Iterable[TableChanges]) -> tuple[TableChanges, ...]:
+    """Runs that follow each other, put together by table."""
     found: dict[str, tuple[Relation, list[pa.Table]]] = {}
-    for place in rest:
-        relation: Relation = pickle.loads(packed["about"][place].as_py())
+    for run in runs:
+        relation = run.relation
         known, tables = found.setdefault(relation.qualified, (relation, []))
         # The planner ends a batch where a table changes its shape.
         assert relation == known, f"two shapes of {relation.qualified} in a batch"
-        with pa.ipc.open_stream(packed["changes"][place].as_buffer()) as stream:
-            tables.append(stream.read_all())
-    return Unpacked(
-        after,
-        upto,
-        tuple(TableChanges(known, pa.concat_tables(tables)) for known, tables in found.values()),
-    )
+        tables.append(run.rows)
+    return tuple(TableChanges(known, pa.concat_tables(rows)) for known, rows in found.values())

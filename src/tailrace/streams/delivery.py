@@ -67,8 +67,12 @@ class Delivery:
         self.delivered = Delivered(at.start, change_count=at.change_count)
 
     def deliver(self, packed: pa.Table) -> None:
+        """Deliver a batch as Spark gives it."""
+        self.deliver_batch(unpack(packed))
+
+    def deliver_batch(self, found: Unpacked) -> None:
         """Fix the batch's range, write it, note that it is done."""
-        began, found = time.monotonic(), unpack(packed)
+        began = time.monotonic()
         with self._turn:
             self._deliver(found)
         self.delivered = replace(self.delivered, batch_s=time.monotonic() - began)

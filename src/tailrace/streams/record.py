@@ -26,6 +26,7 @@ from tailrace.errors import LogFenced, SegmentCorrupt
 from tailrace.log import Reader, layout
 from tailrace.log.retention import put_reader_position, set_reader_position
 from tailrace.model import Lsn, Offset
+from tailrace.sinks.sink import REPLAY_SUFFIX
 from tailrace.storage import ObjectExists, ObjectMissing, Store
 from tailrace.streams.taken import Taken, TakenTables, moved_to, slowest, with_loaded
 
@@ -220,6 +221,9 @@ class StreamRecord:
         """
         self._start_over(_REMOVED)
         self.release()
+        # A replay of it that waits or runs, too.
+        self._store.delete([layout.replay_key(self._stream)])
+        StreamRecord(self._store, f"{self._stream}{REPLAY_SUFFIX}").release()
 
     def revive(self) -> None:
         """Reset the stream if it was removed: what it would go on with may be gone."""

@@ -7,19 +7,23 @@ taken before the sink sees it, and the sink records it with the data. Whoever fi
 number is a repair's, a pipeline that runs or one that starts, delivers it and goes on behind it; so
 it holds up nobody, and whoever asked for it may die at any moment. A number is given to a repair
 only behind a batch that the sink has: it must not look newer than one that is still to come.
+
+The rows of a replay take such a number as well, but are not kept: a replay that has died takes
+another one. So whoever finds its number has nothing to deliver.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 
 from tailrace.decode import TableChanges
-from tailrace.errors import LogFenced, SegmentCorrupt, TailraceError
+from tailrace.errors import LogFenced, SegmentCorrupt
 from tailrace.failpoint import failpoint
 from tailrace.log import layout
 from tailrace.log.header import relation_from_json, relation_to_json
@@ -30,17 +34,16 @@ from tailrace.storage import Store
 from tailrace.streams.record import BatchRecord, StreamRecord
 
 _METADATA: Final = b"tailrace"
+_REPLAY: Final = "replay"
+"""Stands for the key of the rows that a replay has not kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Rows of one table as they are at `position`, which is where the stream has it; `replay` is
-    the id of the replay that brings them, if one does.
-    """
+    """Rows of one table as they are at `position`, which is where the stream has it."""
 
     changes: TableChanges
     position: Offset
-    replay: str = ""
 
 
 def put_repair(store: Store, stream: str, sequence: int, repair: Repair) -> str:
@@ -49,7 +52,6 @@ def put_repair(store: Store, stream: str, sequence: int, repair: Repair) -> str:
     about = {
         "position": repair.position.to_dict(),
         "relation": relation_to_json(relation_frame(relation), relation),
-        "replay": repair.replay,
     }
     rows = repair.changes.rows.replace_schema_metadata({_METADATA: json.dumps(about)})
     sink = pa.BufferOutputStream()
@@ -68,62 +70,84 @@ def read_repair(store: Store, key: str) -> Repair:
             rows = file.read_all()
         about = json.loads((rows.schema.metadata or {})[_METADATA])
         _, relation = relation_from_json(about["relation"])
-        position, replay = Offset.from_dict(about["position"]), about.get("replay", "")
+        position = Offset.from_dict(about["position"])
     except (pa.ArrowException, ValueError, KeyError, TypeError) as error:
         raise SegmentCorrupt(f"{key} cannot be read", hint="restore it from a backup") from error
-    return Repair(TableChanges(relation, rows.replace_schema_metadata(None)), position, replay)
+    return Repair(TableChanges(relation, rows.replace_schema_metadata(None)), position)
 
 
 def give_repair(
     stream: str, sink: Sink, record: StreamRecord, newest: BatchRecord, repair: Repair
 ) -> bool:
     """Deliver a repair as the batch behind `newest`, which the sink has; False if the stream, or
-    another repair, was faster: then the rows may be old by now. Raises what the sink does.
+    another repair, was faster: then the rows may be old by now.
     """
-    sequence = newest.sequence + 1
-    batch = BatchRecord(
-        sequence=sequence,
+    batch = _behind(newest, put_repair(record.store, stream, newest.sequence + 1, repair))
+    failpoint("repair.before_fix")
+    if not _is_fixed(record, batch):
+        return False
+    failpoint("repair.after_fix")
+    deliver_repair(stream, sink, record, batch)
+    return True
+
+
+def give_replayed(
+    stream: str,
+    sink: Sink,
+    record: StreamRecord,
+    newest: BatchRecord,
+    tables: Sequence[TableChanges],
+    replay: str,
+) -> bool:
+    """The same for rows of a replay. If the sink refuses them, the stream goes on all the same."""
+    batch = _behind(newest, _REPLAY)
+    if not _is_fixed(record, batch):
+        return False
+    failpoint("replay.after_fix")
+    known = frozenset(table.qualified for table in batch.tables)
+    at = newest.upto
+    try:
+        sink.write(Batch(stream, batch.sequence, at, at, tables, known, replay))
+    except Exception:
+        record.finish(batch)
+        raise
+    failpoint("replay.after_write")
+    record.finish(batch)
+    return True
+
+
+def _behind(newest: BatchRecord, repair: str) -> BatchRecord:
+    return BatchRecord(
+        sequence=newest.sequence + 1,
         after=newest.upto,
         upto=newest.upto,
         writer="repair",
         tables=newest.outcome,
         selection=newest.selection,
-        repair=put_repair(record.store, stream, sequence, repair),
+        repair=repair,
     )
-    failpoint("repair.before_fix")
+
+
+def _is_fixed(record: StreamRecord, batch: BatchRecord) -> bool:
     try:
         record.fix(batch)
     except LogFenced:
         return False
-    failpoint("repair.after_fix")
-    refusal = deliver_repair(stream, sink, record, batch)
-    if refusal is not None:
-        raise refusal
     return True
 
 
-def deliver_repair(
-    stream: str, sink: Sink, record: StreamRecord, batch: BatchRecord
-) -> TailraceError | None:
-    """Hand a repair to the sink, which knows its number, and note that it is done.
-
-    Rows of a replay that the sink refuses for good are left out, and the reason is returned: the
-    stream itself must not stop for them.
-    """
+def deliver_repair(stream: str, sink: Sink, record: StreamRecord, batch: BatchRecord) -> None:
+    """Hand a repair to the sink, which knows its number, and note that it is done."""
+    if batch.repair == _REPLAY:
+        record.finish(batch)
+        return
     repair = read_repair(record.store, batch.repair)
     known = frozenset(table.qualified for table in batch.tables)
     at = repair.position
     failpoint("repair.before_write")
-    refusal: TailraceError | None = None
-    try:
-        sink.write(Batch(stream, batch.sequence, at, at, [repair.changes], known, repair.replay))
-    except TailraceError as error:
-        if error.retry or not repair.replay:
-            raise
-        refusal = error
+    sink.write(Batch(stream, batch.sequence, at, at, [repair.changes], known))
     failpoint("repair.after_write")
     record.finish(batch)
-    return refusal
 
 
 def place_of(sequence: int, position: Offset) -> tuple[Lsn, int]:

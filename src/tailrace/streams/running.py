@@ -31,8 +31,7 @@ from tailrace.streams.query import read_options, start_query
 from tailrace.streams.record import StreamRecord
 from tailrace.streams.relay import Relay
 from tailrace.streams.replay.look import ReplayLookout
-from tailrace.streams.replay.requests import record_name
-from tailrace.streams.replay.run import Replaying, on_spark
+from tailrace.streams.replay.run import Replaying
 from tailrace.streams.resume import Resume, resume
 from tailrace.streams.stream import Stream, StreamState
 
@@ -57,11 +56,9 @@ class RunningStream:
         self._stream = stream
         self._spark = spark
         self._store = store
-        checkpoints = work_dir.absolute() / "checkpoints"
-        self._checkpoints = checkpoints / stream.name
+        self._checkpoints = work_dir.absolute() / "checkpoints" / stream.name
         self._turn = threading.Lock()
-        read = on_spark(spark, stream, checkpoints / record_name(stream.name))
-        replaying = Replaying(stream, store, self._turn, read)
+        replaying = Replaying(stream, store, self._turn)
         self._replays = ReplayLookout(store, stream.name, replaying)
         self._backoff = Backoff(Random())
         self._preparation: Preparation | None = None

@@ -20,33 +20,43 @@ from tailrace.errors import SchemaError
 from tailrace.model import Offset, Op, Origin, Relation
 from tailrace.model.change import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, ORIGIN, TEXT, UNCHANGED, XID
 from tailrace.postgres.binaries import Array
+from tailrace.sinks.events import Events, is_op
 from tailrace.sinks.fold import Fold, fold
-from tailrace.sinks.keys import Column, Mask, key_columns
+from tailrace.sinks.keys import Column, Mask, find_keys, key_columns
 from tailrace.sinks.widening import widest
-from tailrace.streams.replay.last_changes import LastChanges
+from tailrace.streams.replay.later_changes import LaterKeys
+
+_PLACE = (COMMIT_LSN, ORDINAL, COMMIT_TS)
 
 
 def newest_rows(
-    changes: TableChanges, upto: Offset, last: LastChanges, shape: Relation
+    changes: TableChanges, upto: Offset, later: LaterKeys, shape: Relation
 ) -> TableChanges | None:
     """What the changes of a batch that ends at `upto` still mean, in this shape; None if nothing.
 
     Raises SchemaError if a row cannot be brought to it.
     """
-    if last.emptied_at >= upto:
+    if later.emptied_at >= upto:
         return None
+    changes = _after(changes, later.emptied_at)
     folded = fold(changes)
-    key = list(shape.key)
     parts = []
     for rows, op in ((folded.upserts, Op.UPDATE), (folded.deletes, Op.DELETE)):
-        if not rows.num_rows:
-            continue
-        places = last.places(key_columns(rows, key), upto)
-        stays = places.column(COMMIT_LSN).is_valid().to_numpy()
+        stays = ~later.concern(key_columns(rows, shape.key), upto)
         if stays.any():
-            made = _changes(rows, places, _kept(folded, op, rows, shape), op, shape, changes)
+            made = _changes(rows, _kept(folded, op, rows, shape), op, shape, changes)
             parts.append(made.filter(pa.array(stays)))
     return TableChanges(shape, pa.concat_tables(parts)) if parts else None
+
+
+def _after(changes: TableChanges, emptied_at: Offset) -> TableChanges:
+    """Without what a load or a TRUNCATE has outdone."""
+    lsn, ordinal = (changes.rows.column(name).to_numpy() for name in (COMMIT_LSN, ORDINAL))
+    at = int(emptied_at.commit_lsn)
+    is_later = (lsn > at) | ((lsn == at) & (ordinal > emptied_at.ordinal))
+    if is_later.all():
+        return changes
+    return TableChanges(changes.relation, changes.rows.filter(pa.array(is_later)))
 
 
 def _kept(folded: Fold, op: Op, rows: pa.Table, shape: Relation) -> Mapping[str, Mask]:
@@ -60,12 +70,7 @@ def _kept(folded: Fold, op: Op, rows: pa.Table, shape: Relation) -> Mapping[str,
 
 
 def _changes(
-    rows: pa.Table,
-    places: pa.Table,
-    kept: Mapping[str, Mask],
-    op: Op,
-    shape: Relation,
-    like: TableChanges,
+    rows: pa.Table, kept: Mapping[str, Mask], op: Op, shape: Relation, like: TableChanges
 ) -> pa.Table:
     schema, count = change_schema(shape), rows.num_rows
     types = {field.name: field.type for field in arrow_schema(shape)}
@@ -74,7 +79,7 @@ def _changes(
         ORIGIN: pa.array([Origin.REPLAY.value] * count, pa.string()),
         XID: pa.array([0] * count, pa.int64()),
         UNCHANGED: _names(kept, count, schema.field(UNCHANGED).type),
-        **{name: places.column(name) for name in (COMMIT_LSN, ORDINAL, COMMIT_TS)},
+        **_places(rows, op, like),
     }
     for name in rows.column_names:
         if name in types:
@@ -85,6 +90,20 @@ def _changes(
         given[field.name] if field.name in given else nulls(field.type, count) for field in schema
     ]
     return pa.table(columns, schema=schema)
+
+
+def _places(rows: pa.Table, op: Op, like: TableChanges) -> dict[str, Column]:
+    """Where and when it happened. Only when a row was deleted is known by any target."""
+    if op is not Op.DELETE:
+        last_one = pa.array(np.full(rows.num_rows, like.rows.num_rows - 1))
+        return {name: like.rows.column(name).take(last_one) for name in _PLACE}
+    changes = like.rows.filter(pa.array(~is_op(like.rows, Op.TRUNCATE))).combine_chunks()
+    events = Events.of(changes, like.relation)
+    last = events.last_of_each_key()
+    key = list(like.relation.key)
+    at = find_keys(rows.select(key), events.keys.take(events.key[last]).select(key))
+    places = changes.select(list(_PLACE)).take(events.row[last][at])
+    return {name: places.column(name) for name in _PLACE}
 
 
 def _typed(values: Column, kind: pa.DataType, name: str, relation: Relation) -> Column:

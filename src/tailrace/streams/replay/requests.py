@@ -64,7 +64,7 @@ class Replays:
     def ask(self, request: Request) -> None:
         """Leave a request for the pipeline; raises ConfigError if the stream has one."""
         try:
-            self._store.put_new(_request_key(request.stream), request.to_json())
+            self._store.put_new(layout.replay_key(request.stream), request.to_json())
         except ObjectExists as error:
             other = self.current(request.stream)
             told = f" of {other.window}" if other is not None else ""
@@ -76,7 +76,7 @@ class Replays:
     def current(self, stream: str) -> Request | None:
         """The one that waits or runs."""
         try:
-            return Request.from_json(self._store.get(_request_key(stream)))
+            return Request.from_json(self._store.get(layout.replay_key(stream)))
         except ObjectMissing:
             return None
 
@@ -85,12 +85,12 @@ class Replays:
         request = self.current(stream)
         if request is not None:
             with suppress(ObjectExists):
-                self._store.put_new(f"{_root(stream)}cancel/{request.id}", b"")
+                self._store.put_new(f"{layout.replay_prefix(stream)}cancel/{request.id}", b"")
         return request
 
     def is_cancelled(self, request: Request) -> bool:
         """Whether somebody wants it to end."""
-        wanted = f"{_root(request.stream)}cancel/{request.id}"
+        wanted = f"{layout.replay_prefix(request.stream)}cancel/{request.id}"
         return any(entry.key == wanted for entry in self._store.list(_folder(request, "cancel")))
 
     def window(self, request: Request) -> Window | None:
@@ -115,13 +115,15 @@ class Replays:
     def outcome_of(self, stream: str, request_id: str) -> Outcome | None:
         """What became of the request with this id, if it is over."""
         try:
-            return _outcome(self._store.get(f"{_root(stream)}done/{request_id}.json"))
+            return _outcome(
+                self._store.get(f"{layout.replay_prefix(stream)}done/{request_id}.json")
+            )
         except ObjectMissing:
             return None
 
     def last(self, stream: str) -> Outcome | None:
         """What became of the newest one that is over."""
-        entries = self._store.list(f"{_root(stream)}done/")
+        entries = self._store.list(f"{layout.replay_prefix(stream)}done/")
         return _outcome(self._store.get(entries[-1].key)) if entries else None
 
     def finish(self, request: Request, outcome: Outcome) -> None:
@@ -131,8 +133,11 @@ class Replays:
             self._store.put_new(_key(request, "done"), json.dumps(asdict(outcome)).encode())
         failpoint("replay.after_outcome")
         old = self._store.list(_folder(request, "done"))[:-_OUTCOMES_MAX]
-        self._store.delete([*(entry.key for entry in old), _request_key(request.stream)])
-        rest = [_key(request, "begun"), f"{_root(request.stream)}cancel/{request.id}"]
+        self._store.delete([*(entry.key for entry in old), layout.replay_key(request.stream)])
+        rest = [
+            _key(request, "begun"),
+            f"{layout.replay_prefix(request.stream)}cancel/{request.id}",
+        ]
         self._store.delete(rest)
         failpoint("replay.after_clear")
 
@@ -181,16 +186,8 @@ def _outcome(data: bytes) -> Outcome:
         raise SegmentCorrupt("the outcome of a replay cannot be read") from error
 
 
-def _root(stream: str) -> str:
-    return f"{layout.REPLAYS}{stream}/"
-
-
-def _request_key(stream: str) -> str:
-    return f"{_root(stream)}request.json"
-
-
 def _folder(request: Request, level: str) -> str:
-    return f"{_root(request.stream)}{level}/"
+    return f"{layout.replay_prefix(request.stream)}{level}/"
 
 
 def _key(request: Request, level: str) -> str:

@@ -14,13 +14,10 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Final
-
-from pyspark.sql import SparkSession
 
 from tailrace.errors import ConfigError, SinkError
 from tailrace.log import Reader
@@ -28,15 +25,14 @@ from tailrace.sinks import Holds, Sink
 from tailrace.sinks.queue.dead_letter import DeadLetters, root_of
 from tailrace.spark.options import BATCH_BYTES, NO_LIMIT
 from tailrace.spark.packed import PackedOptions, ReadTable
+from tailrace.spark.packing import Unpacked
 from tailrace.spark.selection import Selection
 from tailrace.storage import Store
 from tailrace.streams.delivery import Delivery
-from tailrace.streams.failure import query_failure
-from tailrace.streams.query import start_query
 from tailrace.streams.record import BatchRecord, StreamRecord
-from tailrace.streams.relay import Relay
 from tailrace.streams.replay.choice import choose
 from tailrace.streams.replay.pace import Pace
+from tailrace.streams.replay.reading import read_batches
 from tailrace.streams.replay.request import Request
 from tailrace.streams.replay.requests import (
     Outcome,
@@ -54,7 +50,6 @@ from tailrace.streams.taken import slowest
 
 logger = logging.getLogger(__name__)
 
-POLL_S: Final = 0.05
 CANCEL_S: Final = 1.0
 """How often to look whether somebody wants it to end."""
 
@@ -67,10 +62,8 @@ class Cancelled(Exception):
     """An operator has had enough."""
 
 
-Deliver = Callable[[PackedOptions, Delivery, Callable[[], None]], None]
-"""Reads what the options say and hands it to the delivery, up to their end; the third argument is
-called now and then, and raises if it is to stop.
-"""
+Read = Callable[[Store, PackedOptions, Callable[[], None]], Generator[Unpacked]]
+"""As `read_batches`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +73,7 @@ class Replaying:
     stream: Stream
     store: Store
     turn: AbstractContextManager[object]
-    deliver: Deliver
+    read: Read = read_batches
 
     def carry_out(self, request: Request, stop: threading.Event) -> Outcome:
         """Until it is over; raises Stopped, and whatever source and sink raise."""
@@ -134,7 +127,10 @@ class Replaying:
         stream, record = self.stream, StreamRecord(self.store, record_name(request.stream))
         shapes = Shapes(self.store, stream.selection)
         own = StreamRecord(self.store, request.stream)
-        flow = None if request.to_sink else Flow(request.stream, sink, own, shapes, self.turn)
+        oids = frozenset(table.oid for table in window.tables)
+        flow = None
+        if not request.to_sink:
+            flow = Flow(request.stream, sink, own, shapes, oids, self.turn)
         target = replay_sink(sink, flow, request.id, Pace(request.rate, stop.wait))
         at = self._resume(request, window, record, sink, shapes)
         selection = choose(request, stream.selection, [shapes.of(each) for each in window.tables])
@@ -148,7 +144,10 @@ class Replaying:
         )
         if delivery.delivered.position < window.end:
             options = self._options(request, window, delivery, at, selection)
-            self.deliver(options, delivery, _Watch(Replays(self.store), request, stop))
+            watch = _Watch(Replays(self.store), request, stop)
+            with closing(self.read(self.store, options, watch)) as batches:
+                for batch in batches:
+                    delivery.deliver_batch(batch)
         return delivery
 
     def _resume(
@@ -234,25 +233,3 @@ class _Watch:
             self._look_at = now + CANCEL_S
             if self._replays.is_cancelled(self._request):
                 raise Cancelled
-
-
-def on_spark(spark: SparkSession, stream: Stream, checkpoints: Path) -> Deliver:
-    """Read by a query of its own, as the stream does."""
-    named = replace(stream, name=record_name(stream.name), trigger_s=0.0)
-
-    def deliver(options: PackedOptions, delivery: Delivery, watch: Callable[[], None]) -> None:
-        relay = Relay(delivery.deliver)
-        query = start_query(spark, named, options, relay, checkpoints=checkpoints)
-        try:
-            while options.end is not None and delivery.delivered.position < options.end:
-                watch()
-                time.sleep(POLL_S)
-                if relay.failure is not None:
-                    raise relay.failure
-                if not query.isActive:
-                    raise query_failure(query).error
-        finally:
-            query.stop()
-            relay.wait()
-
-    return deliver

@@ -26,8 +26,8 @@ from tailrace.model.change import ORIGIN
 from tailrace.sinks import Batch, Holds, Load, Sink
 from tailrace.spark.fit import fitted
 from tailrace.streams.record import BatchRecord, StreamRecord
-from tailrace.streams.repair import Repair, deliver_repair, give_repair
-from tailrace.streams.replay.last_changes import LastChanges
+from tailrace.streams.repair import deliver_repair, give_replayed
+from tailrace.streams.replay.later_changes import LaterChanges, LaterKeys
 from tailrace.streams.replay.newest import newest_rows
 from tailrace.streams.replay.pace import Pace
 from tailrace.streams.replay.shapes import Shapes
@@ -75,13 +75,15 @@ class ReplaySink:
 class Flow:
     """The stream whose past is replayed into its own sink, and which goes on meanwhile.
 
-    Whoever holds `turn` knows that this process delivers nothing of it.
+    Whoever holds `turn` knows that this process delivers nothing of it. `tables` are those that are
+    replayed, by oid.
     """
 
     name: str
     sink: Sink
     record: StreamRecord
     shapes: Shapes
+    tables: frozenset[int]
     turn: AbstractContextManager[object]
 
     def newest(self) -> BatchRecord:
@@ -141,46 +143,58 @@ class NewestRows:
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
         self._reader = Reader(flow.record.store)
-        self._last: dict[int, LastChanges] = {}
+        self._later: LaterChanges | None = None
 
     def write(self, batch: Batch) -> None:
         """Give the stream what is still the newest of each table."""
-        for changes in batch.tables:
-            table = self._flow.table(changes.relation.oid)
-            if table is not None:
-                # Most of the work before the turn: meanwhile the stream goes on.
-                self._last_changes(changes.relation, table, batch.after).extend(table.position)
-                self._give(changes, batch)
+        # Most of the work before the turn: meanwhile the stream goes on.
+        self._look(self._flow.newest(), batch)
+        with self._flow.turn:
+            while not self._is_given(batch):
+                pass
 
-    def _give(self, changes: TableChanges, batch: Batch) -> None:
-        flow, oid = self._flow, changes.relation.oid
-        last = self._last[oid]
-        with flow.turn:
-            while (table := find_table(newest := flow.newest(), oid)) is not None:
-                last.extend(table.position)
-                last.emptied_at = max(last.emptied_at, Offset.whole(table.generation))
-                shape = flow.shapes.of(table)
-                rows = newest_rows(changes, batch.upto, last, shape)
-                if rows is None:
-                    break
-                if self._is_given(Repair(rows, table.position, batch.replay), newest):
-                    break
-        last.forget(batch.upto)
+    def _look(self, newest: BatchRecord, batch: Batch) -> LaterChanges:
+        """See what was changed behind the batch, up to where the stream is."""
+        later = self._later
+        if later is None:
+            chosen = [table for table in newest.outcome if table.oid in self._flow.tables]
+            tables = {table.oid: self._keys(table) for table in chosen}
+            later = self._later = LaterChanges(self._reader, tables, batch.upto)
+        for table in newest.outcome:
+            if table.oid in later.tables:
+                keys = later.tables[table.oid]
+                keys.emptied_at = max(keys.emptied_at, Offset.whole(table.generation))
+                keys.forget(batch.upto)
+        later.extend(max((table.position for table in newest.outcome), default=later.upto))
+        return later
 
-    def _is_given(self, repair: Repair, newest: BatchRecord) -> bool:
-        flow = self._flow
+    def _keys(self, table: Taken) -> LaterKeys:
+        key = self._flow.shapes.of(table).key
+        return LaterKeys(table.qualified, key, Offset.whole(table.generation))
+
+    def _is_given(self, batch: Batch) -> bool:
+        """Whether the sink has what is left of it; the stream may have been faster."""
+        flow, newest = self._flow, self._flow.newest()
+        later = self._look(newest, batch)
+        found = (self._newest(changes, batch.upto, newest, later) for changes in batch.tables)
+        tables = [changes for changes in found if changes is not None]
+        if not tables:
+            return True
         try:
-            return give_repair(flow.name, flow.sink, flow.record, newest, repair)
+            return give_replayed(flow.name, flow.sink, flow.record, newest, tables, batch.replay)
         except SinkError as error:
             if error.retry:
                 raise
             raise SinkError(str(error), hint=f"begin the replay earlier; or {error.hint}") from None
 
-    def _last_changes(self, relation: Relation, table: Taken, after: Offset) -> LastChanges:
-        if relation.oid not in self._last:
-            key = self._flow.shapes.of(table).key
-            self._last[relation.oid] = LastChanges(self._reader, table, key, after)
-        return self._last[relation.oid]
+    def _newest(
+        self, changes: TableChanges, upto: Offset, newest: BatchRecord, later: LaterChanges
+    ) -> TableChanges | None:
+        oid = changes.relation.oid
+        table = find_table(newest, oid)
+        if table is None or oid not in later.tables:
+            return None
+        return newest_rows(changes, upto, later.tables[oid], self._flow.shapes.of(table))
 
 
 def replay_sink(sink: Sink, flow: Flow | None, replay: str, pace: Pace) -> ReplaySink:
