@@ -29,6 +29,7 @@ def test_session_runs_jobs_on_a_machine_without_java_in_silence(tmp_path: Path) 
         (programs / name).symlink_to(shutil.which(name) or "")
     environment = {**os.environ, "PATH": str(programs)}
     environment.pop("JAVA_HOME", None)
+    environment.pop("SPARK_SUBMIT_OPTS", None)  # made for another Java
 
     result = subprocess.run(
         [sys.executable, lone_session.__file__, str(work_dir)],
