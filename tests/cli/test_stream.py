@@ -6,6 +6,7 @@ from tailrace.log.retention import put_reader_position, reader_positions
 from tailrace.model import Lsn
 from tests.cli.project import Project
 from tests.log.making import begin
+from tests.server import Database
 
 UNREACHABLE = "host=127.0.0.1 port=1 dbname=none"
 
@@ -22,3 +23,58 @@ def test_a_stream_is_removed_once_it_is_not_configured(project: Project) -> None
     assert "old" in project.run("status").out
     assert project.run("stream", "rm", "old").code == 0
     assert list(reader_positions(project.store)) == ["lake"]
+
+
+FILE = """
+streams:
+  lake: {sink: {type: delta, path: ./lake}}
+  hook: {sink: {type: webhook, url: "https://example/hunter2"}}
+"""
+
+
+def test_streams_are_looked_at_paused_and_resumed_without_a_pipeline(
+    project: Project, database: Database
+) -> None:
+    project.configure(database.dsn, more=FILE)
+    assert [row["status"] for row in project.run("stream", "ls", "--json").json_list] == [
+        *("stopped", "stopped"),
+    ]
+    planned = project.run("stream", "plan")
+    assert planned.out.splitlines() == [
+        "+ stream lake: public.* to delta",
+        "+ stream hook: public.* to webhook",
+    ]
+    assert "paused stream lake" in project.run("stream", "pause", "lake").out
+    assert project.run("stream", "plan").out == "nothing changes\n"
+    shown = project.run("stream", "show", "lake", "--json").json
+    assert (shown["status"], shown["origin"]) == ("paused", "file")
+    ls = project.run("stream", "ls")
+    assert "paused" in ls.out and "hunter2" not in ls.out
+    project.run("stream", "resume", "lake")
+    assert project.run("stream", "show", "lake", "--json").json["status"] == "stopped"
+    assert "no pipeline has taken it up yet" in project.run("stream", "show", "lake").out
+    code, error, hint = project.run("stream", "pause", "laek").failure
+    assert (code, error, hint) == (2, "there is no stream laek", "one of: hook, lake")
+
+
+def test_the_file_never_removes_a_stream_of_sql(project: Project, database: Database) -> None:
+    project.configure(database.dsn, more=FILE)
+    project.run("stream", "pause", "hook")
+    with database.connect() as admin:
+        admin.execute("""INSERT INTO tailrace.streams (name, tables, sink)
+                         VALUES ('orders', '{public.orders}', '{"type": "memory"}')""")
+        stored = admin.execute("SELECT string_agg(sink::text, '') FROM tailrace.streams").fetchone()
+        assert stored is not None and "hunter2" not in stored[0]
+    project.configure(database.dsn, more="streams: {orders: {}, hook: {tables: [public.t]}}")
+    assert project.run("stream", "plan").out.splitlines() == [
+        "~ stream hook: tables, sink",
+        "- stream lake: not declared any more; `tailrace stream rm lake` ends it",
+        "! stream orders: made by SQL, so the file's is not used",
+    ]
+    project.run("stream", "resume", "hook")
+    rows = project.run("stream", "ls", "--json").json_list
+    assert [(row["name"], row["origin"]) for row in rows] == [("hook", "file"), ("orders", "sql")]
+    project.configure(database.dsn, more="streams: {}")
+    begin(project.store)
+    assert "removed stream orders" in project.run("stream", "rm", "orders").out
+    assert project.run("stream", "rm", "orders").failure[0] == 2

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tailrace.log import Reader
 from tailrace.log.bases import newest_bases
+from tailrace.log.epochs import Fence
 from tailrace.model import Offset
 from tailrace.sinks import Batch, Load, Sink
 from tailrace.sinks.memory import MemorySink
@@ -43,6 +44,7 @@ class Run:
         changes_max: int = NO_LIMIT,
         selection: Selection = EVERYTHING,
         log: Store | None = None,
+        fence: Fence | None = None,
     ) -> None:
         told, writer = tuple(patterns), secrets.token_hex(8)
         self._again: Callable[[], Run] = lambda: Run(
@@ -53,8 +55,9 @@ class Run:
             changes_max=changes_max,
             selection=selection,
             log=log,
+            fence=fence,
         )
-        record = StreamRecord(store, stream)
+        record = StreamRecord(store, stream, fence)
         at = resume(record, Reader(store), patterns=told, writer=writer, selection=str(selection))
         self.delivery = Delivery(
             stream,

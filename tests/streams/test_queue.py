@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 from tailrace import failpoint
+from tailrace.errors import LogFenced
+from tailrace.log.epochs import take_epoch
 from tailrace.sinks.queue import sink as queue_sink
 from tailrace.sinks.queue.dead_letter import DeadLetters
 from tailrace.sinks.queue.errors import Kind
@@ -23,7 +26,7 @@ from tests.sinks.queue.servers import STREAM, WebhookQueue, open_queue, webhook
 from tests.spark.made_log import MadeLog, Table
 from tests.streams.by_hand import Run
 
-KEYS, ROUNDS = 6, 4
+KEYS, ROUNDS, WINDOW = 6, 4, 4
 
 STEPS = [
     "batch.before_fix",
@@ -57,10 +60,13 @@ def history(store: Store) -> None:
 
 
 def deliver(queue: WebhookQueue, store: Store) -> None:
-    """To the end of the log, in small batches and windows; then what operators ask for."""
-    sink = open_queue(queue, store, window_count=4)
+    """To the end of the log, in small batches and windows; then what operators ask for. Whoever
+    delivers takes the stream over.
+    """
+    fence = take_epoch(store, STREAM, node="test")
+    sink = open_queue(queue, store, window_count=WINDOW)
     try:
-        Run(store, sink, stream=STREAM, changes_max=8).to_end()
+        Run(store, sink, stream=STREAM, changes_max=8, fence=fence).to_end()
         sink.serve_requests()
     finally:
         sink.close()
@@ -120,3 +126,49 @@ def test_f081_f099_stream_killed_at_any_step_loses_nothing_and_keeps_the_order(
     assert {key: len(ids) for key, ids in found.items()} == dict.fromkeys(range(KEYS), ROUNDS)
     for ids in found.values():
         assert ids == sorted(ids)
+
+
+def deliver_stopped(
+    queue: WebhookQueue, store: Store, step: str, patch: pytest.MonkeyPatch, wake: list[int]
+) -> None:
+    """A run that is stopped at the step, and goes on there when its successor has done all."""
+
+    def sleep(_: int) -> None:
+        queue.faults.clear()
+        deliver(queue, store)
+        ask_redrive(store)
+        deliver(queue, store)
+        wake.append(len(queue.received()))
+
+    name, _, count = step.partition(":")
+    with patch.context() as armed:
+        armed.setattr(failpoint, "_name", name)
+        armed.setattr(failpoint, "_left", int(count or 1))
+        armed.setattr(os, "_exit", sleep)
+        # A redrive comes last: then there is nothing left to be fenced at.
+        with suppress(LogFenced) if "delete" in step else pytest.raises(LogFenced):
+            deliver(queue, store)
+
+
+@pytest.mark.parametrize("step", [step for step in STEPS if not step.startswith("redrive")])
+def test_f082_zombie_that_wakes_after_its_successor_leaves_no_letter_and_repeats_one_window(
+    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_sink, "REQUESTS_S", 3600.0)
+    store, wake = FileStore(tmp_path / "log"), list[int]()
+    history(store)
+    with webhook() as queue:
+        queue.faults.fail(2, Kind.POISON)
+        queue.faults.fail(4, Kind.RETRIABLE, times=2)
+        if step.startswith(("letter.before_delete", "letter.after_delete")):
+            deliver(queue, store)
+            queue.faults.clear()
+            ask_redrive(store)
+        deliver_stopped(queue, store, step, monkeypatch, wake)
+        received = queue.received()
+    assert not DeadLetters(store, STREAM).names()
+    found = events(received)
+    assert {key: len(ids) for key, ids in found.items()} == dict.fromkeys(range(KEYS), ROUNDS)
+    for ids in found.values():
+        assert ids == sorted(ids)
+    assert len(received) - wake[0] <= WINDOW

@@ -269,6 +269,7 @@ class Stream(Section):
     tables: TablePatterns = ("public.*",)
     where: Where | None = None
     columns: Columns | None = None
+    key: Columns | None = None
     sink: Sink = DeltaSink()
     trigger_interval: Duration = timedelta(milliseconds=200)
     max_changes_per_batch: Annotated[Count, Field(ge=1)] | None = None
@@ -297,18 +298,34 @@ class Config(Section):
     streams: Annotated[dict[StreamName, Stream], BeforeValidator(_no_streams)] = {"lake": Stream()}
 
     _root: Path = PrivateAttr(default=Path())
+    _written: Mapping[str, object] = PrivateAttr(default={})
+
+    @property
+    def root(self) -> Path:
+        """Where relative paths begin: the directory of the file."""
+        return self._root
+
+    def written_stream(self, name: str) -> object:
+        """A stream's section as the file spells it, before anything is expanded; None if the file
+        has none of this name.
+        """
+        return self._written.get(name)
 
     @property
     def directory(self) -> Path:
         """What Tailrace keeps beside the file: the embedded Postgres, checkpoints."""
         return self._root / ".tailrace"
 
-    def at(self, root: Path) -> Config:
-        """The same configuration with its relative paths taken from `root`."""
+    def at(self, root: Path, written: object = None) -> Config:
+        """The same configuration with its relative paths taken from `root`; `written` is what the
+        file holds.
+        """
         log = self.log.model_copy(update={"url": _url_at(self.log.url, root)})
-        streams = {name: _stream_at(stream, root) for name, stream in self.streams.items()}
+        streams = {name: stream_at(stream, root) for name, stream in self.streams.items()}
         resolved = self.model_copy(update={"log": log, "streams": streams})
         resolved._root = root
+        sections = written.get("streams") if isinstance(written, dict) else None
+        resolved._written = sections if isinstance(sections, dict) else {}
         return resolved
 
 
@@ -320,7 +337,8 @@ def _url_at(url: str, root: Path) -> str:
     return f"file:{os.path.normpath(f'{quote(str(root))}/{path}')}"
 
 
-def _stream_at(stream: Stream, root: Path) -> Stream:
+def stream_at(stream: Stream, root: Path) -> Stream:
+    """The same stream, with the path of its sink taken from `root`."""
     if not isinstance(stream.sink, DeltaSink | ParquetSink) or _URL.match(stream.sink.path):
         return stream
     path = Path(stream.sink.path.removeprefix("file:")).expanduser()
@@ -356,6 +374,7 @@ def parse(text: str, *, root: Path, environ: Mapping[str, str], name: str = FILE
     """Read the text of a configuration whose relative paths start at `root`."""
     written = document.parse(text, name=name)
     try:
-        return Config.model_validate(written.expand(environ).value).at(root)
+        found = Config.model_validate(written.expand(environ).value)
+        return found.at(root, written.value)
     except ValidationError as error:
         raise explain(error, written) from None

@@ -58,9 +58,10 @@ def _line(fault: ErrorDetails, written: Document) -> int:
 
 def _place(fault: ErrorDetails) -> Place:
     place = tuple(part for part in fault["loc"] if part != "[key]")
-    if place[:1] == ("streams",) and place[2:3] == ("sink",):
+    at = 2 if place[:1] == ("streams",) else 0
+    if place[at : at + 1] == ("sink",):
         # After `sink` the validator puts the type it chose, which the file does not have there.
-        place = place[:3] + place[4:]
+        place = place[: at + 1] + place[at + 2 :]
     if fault["type"] == "unknown_key":
         place = (*place, fault["ctx"]["key"])
     if fault["type"].startswith("union_tag"):

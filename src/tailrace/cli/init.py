@@ -56,6 +56,7 @@ streams:                          # each one delivers some tables to one sink
     tables: ["public.*"]
     # where: status = 'paid'      # only these rows; columns compared with literals
     # columns: [id, status]       # only these columns, the key among them
+    # key: [id]                   # what identifies a row, if not the table's own key
     sink:                         # delta, postgres, parquet, webhook, kinesis, console, memory
       type: delta                 # one Delta table per source table: <path>/<schema>/<table>
       path: ./lake

@@ -15,13 +15,14 @@ from tailrace.cli.options import ConfigFile, Verbose
 from tailrace.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
     from tailrace.cli.config import Config
     from tailrace.cli.config import Stream as StreamSection
+    from tailrace.control.streams import StreamRow
     from tailrace.storage import Store
     from tailrace.streams import Stream
 
@@ -49,6 +50,7 @@ def pipeline(
     from tailrace.cli.children import stop_with_parent
     from tailrace.cli.config import load
     from tailrace.cli.signals import StopSignals
+    from tailrace.cli.synchronising import control_of, synchronise
     from tailrace.cli.verifying import plans
     from tailrace.storage import open_store
     from tailrace.streams import Pipeline
@@ -56,7 +58,7 @@ def pipeline(
     from tailrace.verify.schedule import Schedule
 
     settings = load(config)
-    chosen = _choose(settings, stream or settings.streams)
+    chosen = _choose(settings, synchronise(settings), stream)
     store = open_store(settings.log.url)
     with StopSignals() as signals:
         stop_with_parent(signals.event)
@@ -66,32 +68,42 @@ def pipeline(
         with _ending_at_once(signals.event):
             spark = start_spark(settings)
         try:
-            root = settings.directory.parent
-            streams = [
-                _stream(name, section, spark, store, root) for name, section in chosen.items()
-            ]
-            verifications = plans(settings, store, chosen, signals.event, spark)
-            Schedule(store, verifications, signals.event).start()
+            only = frozenset(chosen) if stream else None
+            make = partial(_stream, spark=spark, store=store, root=settings.root)
+            control = control_of(settings, store, make, only=only)
+            declared = set(chosen) & set(settings.streams)
+            due = plans(settings, store, declared, signals.event, spark)
+            Schedule(store, due, signals.event, may_run=control.leads).start()
             work_dir = settings.directory / "spark"
             compaction_s = settings.log.compaction_interval.total_seconds()
             with automatic_bases(settings, store, spark):
                 Pipeline(
-                    streams, spark, store, work_dir=work_dir, compaction_interval_s=compaction_s
+                    [],
+                    spark,
+                    store,
+                    work_dir=work_dir,
+                    compaction_interval_s=compaction_s,
+                    control=control,
                 ).run(signals.event)
         finally:
             stop_spark(spark)
 
 
-def _choose(settings: Config, names: Iterable[str]) -> dict[str, StreamSection]:
-    if not settings.streams:
+def _choose(
+    settings: Config, rows: Sequence[StreamRow] | None, asked: Sequence[str] | None
+) -> list[str]:
+    """The streams to deliver: those that are asked for, else all of the file and of SQL. Without
+    any, a pipeline that reaches the control schema waits for the first.
+    """
+    known = [row.name for row in rows] if rows is not None else list(settings.streams)
+    if not known and (rows is None or asked):
         raise ConfigError(
             "there is no stream to deliver", hint='streams: {lake: {tables: ["public.*"]}}'
         )
-    for name in names:
-        if name not in settings.streams:
-            known = ", ".join(settings.streams)
-            raise ConfigError(f"there is no stream {name}", hint=f"one of: {known}")
-    return {name: settings.streams[name] for name in names}
+    for name in asked or ():
+        if name not in known:
+            raise ConfigError(f"there is no stream {name}", hint=f"one of: {', '.join(known)}")
+    return list(asked or known)
 
 
 def start_spark(settings: Config) -> SparkSession:
@@ -155,6 +167,6 @@ def _stream(
         trigger_s=section.trigger_interval.total_seconds(),
         changes_max=section.max_changes_per_batch,
         bytes_max=section.max_bytes_per_batch,
-        selection=Selection.of(columns=section.columns, where=section.where),
+        selection=Selection.of(columns=section.columns, where=section.where, key=section.key),
         open_other_sink=partial(open_other_sink, root=root, spark=spark, store=store),
     )

@@ -27,13 +27,20 @@ def run(config: ConfigFile = None, verbose: Verbose = False) -> None:
     from tailrace.cli.config import load
     from tailrace.cli.signals import StopSignals
     from tailrace.cli.source import source_dsn
+    from tailrace.cli.wiring import source_names
+    from tailrace.control.streams import read_streams
+    from tailrace.postgres.session import connect
 
     settings = load(config)
     arguments = [] if config is None else ["--config", str(config)]
     if verbose:
         arguments.append("--verbose")
-    with StopSignals() as signals, source_dsn(settings), Children() as children:
-        for name in ("capture", "pipeline") if settings.streams else ("capture",):
+    with StopSignals() as signals, source_dsn(settings) as dsn, Children() as children:
+        is_delivering = bool(settings.streams)
+        if not is_delivering:
+            with connect(dsn) as conn:
+                is_delivering = bool(read_streams(conn, source_names(settings).slot))
+        for name in ("capture", "pipeline") if is_delivering else ("capture",):
             children.start(name, arguments)
         while not signals.event.wait(_POLL_S):
             if (child := children.ended) is not None:

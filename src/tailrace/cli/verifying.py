@@ -42,7 +42,7 @@ def run_verification(
     session: SparkSession | None = None,
 ) -> StreamResult:
     """Compare the tables of a stream; raises TailraceError. A repair uses `session`, if given."""
-    chosen = Selection.of(columns=section.columns, where=section.where)
+    chosen = Selection.of(columns=section.columns, where=section.where, key=section.key)
     subject = Subject(name, sink.path, tables, chosen)
     if not repair:
         return Verification(dsn, store, subject, watcher).run()

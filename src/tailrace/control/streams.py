@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
@@ -50,7 +50,7 @@ class Definition:
     where: str | None = None
     columns: tuple[str, ...] | None = None
     key: tuple[str, ...] | None = None
-    options: Mapping[str, object] | None = None
+    options: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,13 @@ class StreamRow:
     replay_to_ts: datetime | None
     state: Mapping[str, object]
     """The columns that only people read: position, lag, counters, times."""
+
+    @classmethod
+    def new(
+        cls, name: str, origin: Origin, definition: Definition, status: Status, reason: str
+    ) -> StreamRow:
+        """One that the table does not have yet."""
+        return cls(name, origin, definition, False, 0, status, reason, None, None, {})
 
 
 _SHOWN: Final = (
@@ -126,7 +133,7 @@ def declare(conn: Connection, source: str, name: str, definition: Definition) ->
         "columns": _list(definition.columns),
         "key": _list(definition.key),
         "sink": Jsonb(dict(definition.sink)),
-        "options": Jsonb(dict(definition.options or {})),
+        "options": Jsonb(dict(definition.options)),
     }
     conn.execute(_DECLARE, values)
 

@@ -19,6 +19,7 @@ Names carry positions as 16 hex digits, so they sort as the log does.
     readers/<reader>/<position>       how far a registered reader has got
     streams/<stream>/...              a stream's start, its batches and its dead letters
     replays/<stream>/...              what is asked of a stream once more, and what became of it
+    roster/<n>.json                   the streams, as the control schema last had them
     torn/<n>-<name>                   a damaged tail that recovery put aside
 """
 
@@ -47,11 +48,12 @@ BUFFERS: Final = "buffers/"
 READERS: Final = "readers/"
 STREAMS: Final = "streams/"
 REPLAYS: Final = "replays/"
+ROSTER: Final = "roster/"
 TORN: Final = "torn/"
 INTENT: Final = "intent.json"
 LEVELS: Final = (
     *(SEGMENTS, MERGED, PARTS, PROGRESS, FRONTIER, BASES, WANTED, GONE, TABLES, SHAPES),
-    *(PUBLICATION, INSERTS, BUFFERS, READERS, STREAMS, REPLAYS, TORN),
+    *(PUBLICATION, INSERTS, BUFFERS, READERS, STREAMS, REPLAYS, ROSTER, TORN),
 )
 """All that a log consists of, beside the intent."""
 GENESIS: Final = f"{SEGMENTS}{Lsn(0).hex16}.arrow"

@@ -29,25 +29,39 @@ class LockSession:
             "tcp_keepalives_count": "3",
             "tcp_user_timeout": timeout,
         }
-        self._conn = connect(dsn, settings=settings)
-        self.pid: Final = self._conn.info.backend_pid
+        self.conn: Final = connect(dsn, settings=settings)
+        """The session itself: what is done on it shares the fate of the locks."""
+
+        self.pid: Final = self.conn.info.backend_pid
         """The backend that holds the lock."""
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether another session than this may answer: a lock would be anybody's."""
+        return self.conn.execute("SELECT pg_backend_pid()").fetchone() != (self.pid,)
 
     def try_lock(self, slot: str) -> bool:
         """Try to become the leader; the lock is held until this session ends."""
         try:
             query = "SELECT pg_try_advisory_lock(%s)"
-            return self._conn.execute(query, (lock_key(slot),)).fetchone() == (True,)
+            return self.conn.execute(query, (lock_key(slot),)).fetchone() == (True,)
+        except psycopg.Error as error:
+            raise source_error(error) from error
+
+    def unlock(self, slot: str) -> None:
+        """Let others have the lock."""
+        try:
+            self.conn.execute("SELECT pg_advisory_unlock(%s)", (lock_key(slot),))
         except psycopg.Error as error:
             raise source_error(error) from error
 
     def ping(self) -> None:
         """Keep the session, and so the lock; raises SourceError if it is lost."""
         try:
-            self._conn.execute("SELECT 1")
+            self.conn.execute("SELECT 1")
         except psycopg.Error as error:
             raise source_error(error) from error
 
     def close(self) -> None:
         """End the session; the lock is free the moment the server sees it."""
-        self._conn.close()
+        self.conn.close()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Self
 
 from tailrace.errors import SchemaError
-from tailrace.model import META_COLUMNS, Relation
+from tailrace.model import META_COLUMNS, Relation, ReplicaIdentity
 from tailrace.model.change import BEFORE, TEXT, UNCHANGED
 from tailrace.where import Predicate, columns_of, parse_where
 
@@ -18,21 +18,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """`columns` is None for all of them, `where` for all rows; `text` is what the configuration
-    says: another text is another selection.
+    """`columns` is None for all of them, `where` for all rows, `key` for the table's own; `text` is
+    what the configuration says: another text is another selection.
     """
 
     columns: tuple[str, ...] | None = None
     where: Predicate | None = None
     text: str = ""
+    key: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, *, columns: tuple[str, ...] | None, where: str | None) -> Self:
+    def of(
+        cls,
+        *,
+        columns: tuple[str, ...] | None,
+        where: str | None,
+        key: tuple[str, ...] | None = None,
+    ) -> Self:
         """From the configuration; raises ConfigError."""
         told = [] if columns is None else [f"columns: {', '.join(columns)}"]
+        told += [] if key is None else [f"key: {', '.join(key)}"]
         told += [] if where is None else [f"where: {where}"]
         predicate = None if where is None else parse_where(where)
-        return cls(columns, predicate, "; ".join(told))
+        return cls(columns, predicate, "; ".join(told), key)
 
     def __str__(self) -> str:
         return self.text
@@ -45,7 +53,11 @@ class Selection:
         return (*self.columns, *sorted(columns_of(self.where) - set(self.columns)))
 
     def narrow(self, relation: Relation) -> Relation:
-        """The shape in which a table is delivered; raises SchemaError if it lacks a column."""
+        """The shape in which a table is delivered; raises SchemaError if it lacks a column, or if
+        Postgres does not send what the key needs of an old row.
+        """
+        if self.key is not None:
+            relation = replace(relation, key=_checked_key(relation, self.key))
         if self.columns is None:
             return relation
         missing = [name for name in self.columns if name not in relation.column_names]
@@ -70,6 +82,24 @@ class Selection:
         if self.read_columns == self.columns:
             return TableChanges(relation, changes.rows)
         return TableChanges(relation, _narrowed(changes.rows, relation))
+
+
+def _checked_key(relation: Relation, key: tuple[str, ...]) -> tuple[str, ...]:
+    sent = {column.name for column in relation.columns if column.in_identity}
+    for name in key:
+        if name not in relation.column_names:
+            known = ", ".join(relation.column_names)
+            raise SchemaError(
+                f"{relation.qualified} has no column {name}, which is to be in the stream's key",
+                hint=f"columns: {known}",
+            )
+        if name not in sent and relation.identity is not ReplicaIdentity.FULL:
+            raise SchemaError(
+                f"postgres does not send {name} of a row of {relation.qualified} that is deleted,"
+                " so it cannot be in the stream's key",
+                hint=f"ALTER TABLE {relation.qualified} REPLICA IDENTITY FULL",
+            )
+    return key
 
 
 EVERYTHING: Final = Selection()

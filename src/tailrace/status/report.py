@@ -20,6 +20,7 @@ from tailrace.control.health import TableStat, read_stats
 from tailrace.control.tracking import Mode
 from tailrace.errors import LogError, SourceError
 from tailrace.log import Reader, layout, read_genesis
+from tailrace.log.age import oldest_commit_s
 from tailrace.log.bases import newest_positions
 from tailrace.log.retention import reader_positions
 from tailrace.log.wanted import WantedBase, wanted_bases
@@ -32,7 +33,6 @@ from tailrace.postgres.server import wal_position
 from tailrace.postgres.session import connect, source_error
 from tailrace.postgres.slot import SlotState, read_slot
 from tailrace.sinks.sink import stream_of
-from tailrace.status.age import oldest_commit_s
 from tailrace.status.left_out import LeftOut, left_out
 from tailrace.status.under_way import BaseUnderWay, bases_under_way
 from tailrace.storage import Store

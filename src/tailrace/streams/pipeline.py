@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,8 @@ from tailrace.errors import StoreError, TailraceError
 from tailrace.log import read_genesis
 from tailrace.spark.packed import PackedDataSource
 from tailrace.storage import Store
+from tailrace.streams.control import Control
+from tailrace.streams.place import Place, Wish
 from tailrace.streams.running import RunningStream
 from tailrace.streams.stream import Stream, StreamState
 from tailrace.streams.upkeep import Upkeep
@@ -43,20 +46,32 @@ class Pipeline:
         *,
         work_dir: Path,
         compaction_interval_s: float | None = None,
+        control: Control | None = None,
     ) -> None:
-        """With an interval, bases that are older are folded beside the streams."""
+        """With an interval, bases that are older are folded beside the streams. `control` says
+        which streams there are beside these, and whether others may deliver them.
+        """
         self._store = store
+        self._control = control
         self._upkeep: Upkeep | None = None
         if compaction_interval_s is not None:
             compactor = Compactor(store, on_spark(spark))
             self._upkeep = Upkeep(compactor, interval_s=compaction_interval_s)
         spark.dataSource.register(PackedDataSource)
-        self._running = [RunningStream(stream, spark, store, work_dir) for stream in streams]
+        node = "" if control is None else control.node
+        self._make = partial(RunningStream, spark=spark, store=store, work_dir=work_dir, node=node)
+        wishes = [Wish(stream.name, stream) for stream in streams]
+        self._places = {wish.name: Place(wish, self._make) for wish in wishes}
 
     @property
     def states(self) -> list[StreamState]:
         """How each stream is doing."""
-        return [running.state for running in self._running]
+        return [place.state for place in self.places]
+
+    @property
+    def places(self) -> list[Place]:
+        """Where each stream is delivered, or would be."""
+        return list(self._places.values())
 
     def run(self, stop: threading.Event) -> None:
         """Until told to stop, or until every stream has stopped; then raises the first error."""
@@ -64,10 +79,14 @@ class Pipeline:
             self._wait_for_log(stop)
             if self._upkeep is not None:
                 self._upkeep.start()
+            if self._control is not None:
+                self._control.start(lambda: self.places)
             while not stop.wait(POLL_S):
-                for running in self._running:
-                    running.step(time.monotonic())
-                if all(state.is_stopped for state in self.states):
+                if self._control is not None:
+                    self._follow(self._control)
+                for place in self.places:
+                    place.step(time.monotonic())
+                if self._places and all(place.is_over for place in self.places):
                     break
         except (Py4JError, ConnectionError) as error:
             raise TailraceError(
@@ -79,13 +98,29 @@ class Pipeline:
             if state.is_stopped and state.error is not None:
                 raise state.error
 
+    def _follow(self, control: Control) -> None:
+        """Take over what is wished by now."""
+        control.wake()
+        wishes = {wish.name: wish for wish in control.wishes}
+        for name, wish in wishes.items():
+            if name not in self._places:
+                self._places[name] = Place(wish, self._make)
+            self._places[name].wish = wish
+        for name, place in list(self._places.items()):
+            if place.is_fenced:
+                control.was_fenced(place.wish)
+            if name not in wishes:
+                place.withdraw()
+                if place.is_idle:
+                    del self._places[name]
+
     def _stop_all(self) -> None:
         """Side by side, so that one slow sink does not hold up the others."""
         if self._upkeep is not None:
             self._upkeep.stop()
         threads = [
-            threading.Thread(target=_stop, args=[running], name="tailrace-stop", daemon=True)
-            for running in self._running
+            threading.Thread(target=place.stop, name="tailrace-stop", daemon=True)
+            for place in self.places
         ]
         for thread in threads:
             thread.start()
@@ -94,6 +129,8 @@ class Pipeline:
             thread.join(max(0.0, deadline - time.monotonic()))
         if any(thread.is_alive() for thread in threads):
             logger.warning("a batch does not come to its end and is left to itself")
+        if self._control is not None:
+            self._control.stop()
 
     def _wait_for_log(self, stop: threading.Event) -> None:
         is_said = False
@@ -111,10 +148,3 @@ class Pipeline:
                 raise
             logger.warning("the log cannot be read error=%s", error)
             return False
-
-
-def _stop(running: RunningStream) -> None:
-    try:
-        running.stop()
-    except (Py4JError, ConnectionError) as error:
-        logger.debug("spark is gone, and its query with it error=%s", error)

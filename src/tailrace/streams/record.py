@@ -24,6 +24,7 @@ from typing import Final
 
 from tailrace.errors import LogFenced, SegmentCorrupt
 from tailrace.log import Reader, layout
+from tailrace.log.epochs import Fence
 from tailrace.log.retention import put_reader_position, set_reader_position
 from tailrace.model import Lsn, Offset
 from tailrace.sinks.sink import REPLAY_SUFFIX
@@ -117,7 +118,9 @@ class BatchRecord:
 class StreamRecord:
     """The record of one stream in one store."""
 
-    def __init__(self, store: Store, stream: str) -> None:
+    def __init__(self, store: Store, stream: str, fence: Fence | None = None) -> None:
+        """`fence` is needed by who delivers the stream while others stand by."""
+        self._fence = fence or Fence(store, stream, 0)
         self._store = store
         self._stream = stream
         self._batches = f"{layout.STREAMS}{stream}/batches/"
@@ -176,9 +179,12 @@ class StreamRecord:
             # The number was free only because it is long past.
             self._store.delete([key])
             raise self._fenced()
+        # Whoever has taken over before this put may not see it; after it, it does.
+        self._fence.check()
 
     def finish(self, batch: BatchRecord) -> None:
-        """Note that the sink has the batch, and let retention go on."""
+        """Note that the sink has the batch, and let retention go on; raises LogFenced."""
+        self._fence.check()
         with suppress(ObjectExists):
             self._store.put_new(self._done_key(batch.sequence), b"")
         needed = _needed_from(slowest(batch.outcome, batch.upto))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -18,9 +19,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace.backoff import Backoff
-from tailrace.errors import LogError, TailraceError
+from tailrace.control.stream_reports import Tally
+from tailrace.errors import LogError, LogFenced, StoreError, TailraceError
 from tailrace.log import Reader
 from tailrace.log.bases import newest_bases
+from tailrace.log.epochs import Fence, take_epoch
 from tailrace.sinks import Sink
 from tailrace.storage import Store
 from tailrace.streams.delivery import Delivery
@@ -52,7 +55,22 @@ LOOK_S: Final = 3.0
 class RunningStream:
     """A stream in this process. Driven by one thread; `stop` may come from another one."""
 
-    def __init__(self, stream: Stream, spark: SparkSession, store: Store, work_dir: Path) -> None:
+    def __init__(
+        self,
+        stream: Stream,
+        spark: SparkSession,
+        store: Store,
+        work_dir: Path,
+        *,
+        node: str = "",
+    ) -> None:
+        """`node` is under which name an epoch of the stream is taken; without it none is, and no
+        other pipeline may deliver the stream.
+        """
+        self._node = node
+        self._fence: Fence | None = None
+        self._tally = Tally()
+        self.is_fenced = False
         self._stream = stream
         self._spark = spark
         self._store = store
@@ -74,6 +92,7 @@ class RunningStream:
         self._unknown_failures = 0
         self._error: TailraceError | None = None
         self._is_stopped = False
+        self._counted = 0
 
     @property
     def state(self) -> StreamState:
@@ -89,9 +108,26 @@ class RunningStream:
             self._replays.is_at_work,
         )
 
+    @property
+    def epoch(self) -> int:
+        """Under which the stream is delivered; 0 until it is."""
+        return self._fence.epoch if self._fence is not None else 0
+
+    @property
+    def tally(self) -> Tally:
+        """What was delivered, and what has failed, since the beginning."""
+        delivery, tally = self._delivery, self._tally
+        if delivery is None:
+            return tally
+        return replace(
+            tally,
+            batch_count=tally.batch_count + delivery.delivered.batch_count,
+            change_count=tally.change_count + delivery.delivered.change_count - self._counted,
+        )
+
     def step(self, now: float) -> None:
         """Prepare, start the query, notice its end, or wait: whatever is due."""
-        if self._is_stopped:
+        if self._is_stopped or self.is_fenced:
             return
         self._replays.step(now)
         if self._preparation is not None:
@@ -125,13 +161,19 @@ class RunningStream:
         """In a thread of its own."""
         stream, store = self._stream, self._store
         writer, patterns, selection = secrets.token_hex(8), stream.tables, stream.selection
-        record = StreamRecord(store, stream.name)
+        if self._node and self._fence is None:
+            self._fence = take_epoch(store, stream.name, node=self._node)
+        record = StreamRecord(store, stream.name, self._fence)
         self._at = at = resume(
             record, Reader(store), patterns=patterns, writer=writer, selection=str(selection)
         )
         if self._sink is None:
             self._sink = stream.open_sink(stream.name)
+        if self._fence is not None:
+            # The sink has looked up who delivers the stream: that must have been us.
+            self._fence.check()
         self._lookout = Lookout(store, patterns)
+        self._tally = self.tally
         self._delivery = delivery = Delivery(
             stream.name,
             self._sink,
@@ -142,6 +184,7 @@ class RunningStream:
             bases=partial(newest_bases, store),
             turn=self._turn,
         )
+        self._counted = delivery.delivered.change_count
         load_due(delivery, store, patterns, selection, unfinished=at.unfinished, stop=stop)
 
     def _prepared(self, now: float) -> None:
@@ -210,6 +253,10 @@ class RunningStream:
 
     def _failed(self, failure: Failure, now: float, *, cause: BaseException | None) -> None:
         name, error = self._stream.name, failure.error
+        self._tally = replace(self._tally, failure_count=self._tally.failure_count + 1)
+        if isinstance(error, LogFenced) and self._fence is not None:
+            self._fenced(self._fence, now)
+            return
         is_news = self._error is None or str(self._error) != str(error)
         self._error = error
         self._unknown_failures += not failure.is_known
@@ -222,3 +269,18 @@ class RunningStream:
         self._again_at = now + self._backoff.next_s()
         if is_news:
             logger.warning("stream interrupted stream=%s error=%s", name, error, exc_info=trace)
+
+    def _fenced(self, fence: Fence, now: float) -> None:
+        """Stand by if another pipeline has the stream. If none has, a number was taken by the one
+        before us, at its last moment, or the stream was reset: the record says how to go on.
+        """
+        try:
+            fence.check()
+        except StoreError as error:
+            logger.debug("epochs cannot be read error=%s", error)
+        except LogFenced as error:
+            self.is_fenced = True
+            self.stop()
+            logger.warning("stream left to another stream=%s reason=%s", self._stream.name, error)
+            return
+        self._again_at = now + self._backoff.next_s()

@@ -36,8 +36,16 @@ class Plan:
 class Schedule:
     """Runs plans in a thread of its own, one at a time, until it is stopped."""
 
-    def __init__(self, store: Store, plans: Sequence[Plan], stop: threading.Event) -> None:
+    def __init__(
+        self,
+        store: Store,
+        plans: Sequence[Plan],
+        stop: threading.Event,
+        may_run: Callable[[str], bool] = lambda _: True,
+    ) -> None:
+        """`may_run` says whether a stream is this process's to verify."""
         self._store = store
+        self._may_run = may_run
         self._plans = plans
         self._stop = stop
         self._not_before: dict[str, float] = {}
@@ -58,7 +66,7 @@ class Schedule:
             self.step(time.time())
 
     def _is_due(self, plan: Plan, now: float) -> bool:
-        if now < self._not_before.get(plan.stream, 0.0):
+        if now < self._not_before.get(plan.stream, 0.0) or not self._may_run(plan.stream):
             return False
         try:
             last = last_result(self._store, plan.stream)

@@ -1,6 +1,7 @@
 """Messages that a queue did not take, kept beside the log until a person decides about them.
 
-    letters/<table>/<lane>/<place>.json   a message, and why it is here
+    letters/<table>/<lane>/<place>.<epoch>.json   a message, and why it is here
+    floors/<epoch>-<sequence>             with which batch an epoch has begun
     loads/<table>/<sequence>              the table was loaded anew
     requests/<id>.json                    what an operator asks for
     audit/<id>.json                       what became of it
@@ -12,6 +13,10 @@ lane, by place, are all that its receiver has not seen, in order, and nothing ne
 A load brings every row of its table: older letters of that table are outdone, park nothing and are
 never sent again. Only the pipeline that delivers the stream puts and deletes letters; everybody
 else asks it to.
+
+A letter belongs to the epoch that put it. The next epoch copies those of the batch it begins with;
+from then on a letter of an older epoch in that batch, or in a later one, is a zombie's: the message
+was delivered, or has a letter, under the new epoch. It parks nothing and is never sent.
 """
 
 from __future__ import annotations
@@ -25,6 +30,7 @@ from datetime import UTC, datetime
 from tailrace.errors import SegmentCorrupt, SinkError
 from tailrace.failpoint import failpoint
 from tailrace.log import layout
+from tailrace.log.epochs import Fence
 from tailrace.model import Lsn
 from tailrace.sinks.queue.message import Message, table_code
 from tailrace.sinks.queue.parked import ToPark
@@ -41,6 +47,7 @@ class LetterName:
     place: str
     size: int
     is_outdone: bool
+    epoch: int = 0
 
     @property
     def sequence(self) -> int:
@@ -83,13 +90,22 @@ class LetterLimits:
 class DeadLetters:
     """The dead letters of one stream."""
 
-    def __init__(self, store: Store, stream: str, limits: LetterLimits | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        stream: str,
+        limits: LetterLimits | None = None,
+        fence: Fence | None = None,
+    ) -> None:
+        """`fence` is needed by who puts and deletes letters."""
         self._store = store
         self._stream = stream
         self._limits = limits or LetterLimits()
+        self._fence = fence or Fence(store, stream, 0)
         root = root_of(stream)
         self._letters = f"{root}letters/"
         self._loads = f"{root}loads/"
+        self._floors = f"{root}floors/"
         self._count = self._bytes = 0
 
     def names(self) -> list[LetterName]:
@@ -97,10 +113,15 @@ class DeadLetters:
         # What a killed run has left may not have reached the disk; delivery goes past it now.
         self._store.sync(self._letters)
         loaded = self._loaded()
-        entries = self._store.list(self._letters)
-        self._count, self._bytes = len(entries), sum(entry.size for entry in entries)
+        # Floors last: a letter that was copied meanwhile is then seen under one epoch or the other.
+        entries, floors = self._store.list(self._letters), self._read_floors()
         names = [_name(entry.key, entry.size, loaded) for entry in entries]
-        return sorted(names, key=lambda name: name.place)
+        living = [name for name in names if not _is_zombies(name, floors)]
+        # Of a letter that is being copied, the copy.
+        by_place = {name.place: name for name in sorted(living, key=lambda name: name.epoch)}
+        self._count = len(by_place)
+        self._bytes = sum(name.size for name in by_place.values())
+        return [by_place[place] for place in sorted(by_place)]
 
     def waiting(self) -> list[LetterName]:
         """Those that park their lanes."""
@@ -120,7 +141,8 @@ class DeadLetters:
         letter = _letter(message, park, sink=sink, now=now)
         data = json.dumps(asdict(letter), ensure_ascii=False).encode()
         self._require_room(len(data))
-        key = f"{self._letters}{table_code(message.table)}/{message.lane}/{message.place}.json"
+        key = self._key(table_code(message.table), message.lane, message.place)
+        self._fence.check()
         failpoint("letter.before_put")
         # The same place is always the same message: an earlier run may have put it.
         with suppress(ObjectExists):
@@ -128,6 +150,22 @@ class DeadLetters:
         failpoint("letter.after_put")
         self._count += 1
         self._bytes += len(data)
+
+    def take_over(self, sequence: int) -> None:
+        """This epoch begins with batch `sequence`, which an earlier one may have delivered in part:
+        its letters become this epoch's, and any that it puts from now on are void.
+        """
+        if not self._fence.epoch:
+            return
+        theirs = [name for name in self.names() if name.sequence >= sequence]
+        for name in theirs:
+            with suppress(ObjectExists):
+                key = self._key(name.table_code, name.lane, name.place)
+                self._store.put_new(key, self._store.get(name.key))
+        with suppress(ObjectExists):
+            self._store.put_new(f"{self._floors}{self._fence.epoch:016d}-{sequence:016d}", b"")
+        failpoint("letter.after_floor")
+        self._store.delete(name.key for name in theirs if name.epoch < self._fence.epoch)
 
     def outdo(self, table: str, sequence: int) -> None:
         """A load of the table begins, as batch `sequence`: older letters of it count no more."""
@@ -137,6 +175,7 @@ class DeadLetters:
 
     def remove(self, names: Sequence[LetterName]) -> None:
         """Delete letters so that they stay deleted: later ones of their lanes are going to pass."""
+        self._fence.check()
         failpoint("letter.before_delete")
         self._store.delete([name.key for name in names])
         self._store.sync(self._letters)
@@ -153,6 +192,15 @@ class DeadLetters:
             " on by itself",
             retry=True,
         )
+
+    def _key(self, code: str, lane: str, place: str) -> str:
+        return f"{self._letters}{code}/{lane}/{place}.{self._fence.epoch}.json"
+
+    def _read_floors(self) -> dict[int, int]:
+        """By epoch, the first batch that it has delivered."""
+        entries = self._store.list(self._floors)
+        pairs = [entry.key.removeprefix(self._floors).split("-") for entry in entries]
+        return {int(epoch): int(sequence) for epoch, sequence in pairs}
 
     def _loaded(self) -> dict[str, int]:
         """By the code of a table, the number of its newest load."""
@@ -175,9 +223,14 @@ def lanes_of(names: Iterable[LetterName]) -> set[tuple[str, str]]:
 
 def _name(key: str, size: int, loaded: dict[str, int]) -> LetterName:
     code, lane, last = key.split("/")[-3:]
-    place = last.removesuffix(".json")
+    place, epoch, _ = last.split(".")
     is_outdone = int(place.partition("-")[0]) < loaded.get(code, 0)
-    return LetterName(key, code, lane, place, size, is_outdone)
+    return LetterName(key, code, lane, place, size, is_outdone, int(epoch))
+
+
+def _is_zombies(name: LetterName, floors: dict[int, int]) -> bool:
+    """Whether a later epoch has delivered the batch of this letter itself."""
+    return any(epoch > name.epoch and name.sequence >= floor for epoch, floor in floors.items())
 
 
 def _letter(message: Message, park: ToPark, *, sink: str, now: float) -> Letter:

@@ -12,6 +12,7 @@ from typing import Final
 
 from tailrace.failpoint import failpoint
 from tailrace.log import layout
+from tailrace.log.epochs import Fence
 from tailrace.storage import Entry, ObjectExists, Store
 
 _KEEP: Final = 4
@@ -23,8 +24,10 @@ window by half of its count or by half of its bytes, so three of them move it by
 class Progress:
     """The progress of one stream's newest batch."""
 
-    def __init__(self, store: Store, stream: str) -> None:
+    def __init__(self, store: Store, stream: str, fence: Fence | None = None) -> None:
+        """`fence` is needed by who saves."""
         self._store = store
+        self._fence = fence or Fence(store, stream, 0)
         self._prefix = f"{layout.STREAMS}{stream}/sent/"
 
     def count(self, sequence: int) -> int:
@@ -41,6 +44,7 @@ class Progress:
 
     def save(self, sequence: int, count: int) -> None:
         """So many are settled; what is older is forgotten."""
+        self._fence.check()
         failpoint("progress.before_save")
         with suppress(ObjectExists):
             self._store.put_new(f"{self._prefix}{sequence:016d}-{count:016d}", b"")

@@ -117,8 +117,9 @@ def carry_out(
 ) -> tuple[str, ...]:
     """Do what is asked for and record it; returns the places of the letters that are gone."""
     names, at = letters.names(), datetime.fromtimestamp(now, UTC).isoformat()
-    meant = frozenset(request.letters)
-    chosen = [name for name in names if not meant or name.key in meant]
+    # By place: an epoch that takes the stream over gives its letters other keys.
+    meant = frozenset(key.rsplit("/", 1)[-1].partition(".")[0] for key in request.letters)
+    chosen = [name for name in names if not meant or name.place in meant]
     if request.action == "discard":
         failpoint("discard.before_audit")
         audit = Audit(request, at, tuple(name.place for name in chosen), {})

@@ -18,7 +18,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from tailrace.errors import SinkError, StoreError
+from tailrace.errors import LogFenced, SinkError, StoreError
+from tailrace.log.epochs import newest_fence
 from tailrace.model import Relation
 from tailrace.sinks.queue.course import Course
 from tailrace.sinks.queue.dead_letter import DeadLetters, lanes_of
@@ -68,9 +69,11 @@ class QueueSink:
         self._sender = sender
         self._options = options
         self._renderer = Renderer(stream_of(stream), options.envelope)
-        self._letters = DeadLetters(store, stream, options.letters)
+        # Whoever opens the sink has just taken the newest epoch, and looks again afterwards.
+        self._fence = newest_fence(store, stream)
+        self._letters = DeadLetters(store, stream, options.letters, self._fence)
         self._requests = Requests(store, stream)
-        self._progress = Progress(store, stream)
+        self._progress = Progress(store, stream, self._fence)
         self._stream = stream
         self._parked: Parked | None = None
         self._redriven: set[str] = set()
@@ -120,6 +123,8 @@ class QueueSink:
             before.passed = 0
             return before
         saved, arrived = 0, frozenset[str]()
+        if before is None:
+            self._letters.take_over(sequence)
         if before is None or before.sequence + 1 != sequence:
             # Another process may have left it behind, in part at the queue.
             saved, arrived = self._progress.count(sequence), self._arrived(sequence)
@@ -199,6 +204,9 @@ class QueueSink:
         while not self._stop.wait(REQUESTS_S):
             try:
                 self.serve_requests()
+            except LogFenced as error:
+                logger.info("dead letters are left to another error=%s", error)
+                return
             except StoreError as error:
                 logger.warning("dead letters cannot be reached error=%s", error)
             except Exception:
@@ -208,6 +216,7 @@ class QueueSink:
         """Carry out what operators have asked for, between two batches."""
         for request in self._requests.pending():
             with self._lock:
+                self._fence.check()
                 gone = carry_out(
                     request, self._requests, self._letters, self._redrive, now=time.time()
                 )

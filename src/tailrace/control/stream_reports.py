@@ -1,0 +1,92 @@
+"""What a pipeline tells about the streams that it delivers, in `tailrace.streams`.
+
+A row that somebody has locked is left out until the next report: a pipeline waits for nobody here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from tailrace.control.streams import Status, reporting
+from tailrace.model import Lsn
+from tailrace.postgres.session import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What was delivered, and how often that failed, since the last report that arrived."""
+
+    batch_count: int = 0
+    change_count: int = 0
+    failure_count: int = 0
+
+    def plus(self, more: Tally) -> Tally:
+        """Both together."""
+        return Tally(
+            self.batch_count + more.batch_count,
+            self.change_count + more.change_count,
+            self.failure_count + more.failure_count,
+        )
+
+    def since(self, before: Tally) -> Tally:
+        """What has come on top of `before`."""
+        return Tally(
+            self.batch_count - before.batch_count,
+            self.change_count - before.change_count,
+            self.failure_count - before.failure_count,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReport:
+    """One stream as it is; None where that is not known, and then stays as it was."""
+
+    name: str
+    status: Status
+    reason: str | None
+    node: str
+    epoch: int
+    position: Lsn | None = None
+    lag_bytes: int | None = None
+    lag_seconds: float | None = None
+    dead_letter_count: int | None = None
+
+
+# While the slot is lost nothing new comes, however well the stream itself is doing.
+_PUT: Final = """
+UPDATE tailrace.streams AS s
+   SET status = CASE WHEN %(status)s = 'healthy' AND EXISTS (
+                    SELECT FROM pg_catalog.pg_replication_slots AS r
+                     WHERE r.slot_name = s.source AND r.wal_status = 'lost')
+                THEN 'slot_recovery' ELSE %(status)s END,
+       reason = %(reason)s, node = %(node)s, epoch = %(epoch)s,
+       "position" = coalesce(%(position)s::pg_lsn, s."position"),
+       lag_bytes = coalesce(%(lag_bytes)s, s.lag_bytes),
+       lag_seconds = coalesce(%(lag_seconds)s, s.lag_seconds),
+       dead_letter_count = coalesce(%(dead_letter_count)s, s.dead_letter_count),
+       batch_count = s.batch_count + %(batch_count)s,
+       change_count = s.change_count + %(change_count)s,
+       failure_count = s.failure_count + %(failure_count)s,
+       reported_at = clock_timestamp()
+  FROM (SELECT source, name FROM tailrace.streams
+         WHERE source = %(source)s AND name = %(name)s AND NOT paused AND epoch <= %(epoch)s
+           FOR NO KEY UPDATE SKIP LOCKED) AS free
+ WHERE s.source = free.source AND s.name = free.name
+RETURNING true
+"""
+
+
+def put_reports(
+    conn: Connection, source: str, reports: Iterable[tuple[StreamReport, Tally]]
+) -> set[str]:
+    """Write reports; returns the names of the streams whose report has arrived."""
+    arrived = set()
+    with reporting(conn):
+        for report, tally in reports:
+            values = {**asdict(report), **asdict(tally), "source": source}
+            values["position"] = None if report.position is None else str(report.position)
+            if conn.execute(_PUT, values).fetchone() is not None:
+                arrived.add(report.name)
+    return arrived

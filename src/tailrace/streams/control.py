@@ -1,0 +1,265 @@
+"""Follows the control schema for a pipeline: which streams there are to be, who delivers them, and
+how that is going.
+
+A thread of its own, on one session: it listens for changes, reads the table once a second in case
+a word got lost, holds the locks of the streams that this pipeline delivers, and reports. It is
+never waited for. While the database cannot be reached, the streams go on as they were last wished.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from queue import SimpleQueue
+from random import Random
+from typing import Final
+
+import psycopg
+
+from tailrace.backoff import Backoff
+from tailrace.control.stream_reports import StreamReport, Tally, put_reports
+from tailrace.control.streams import STREAMS_CHANNEL, Origin, has_streams, read_streams
+from tailrace.errors import ConfigError, LogError, SourceError, TailraceError
+from tailrace.log import Reader
+from tailrace.postgres.lock_session import LockSession
+from tailrace.postgres.quote import identifier, statement
+from tailrace.storage import Store
+from tailrace.streams.kept_roster import Kept, keep_roster, read_roster
+from tailrace.streams.leading import Leadership
+from tailrace.streams.place import Wish
+from tailrace.streams.record import StreamRecord
+from tailrace.streams.reports import Delivering, Reporter
+from tailrace.streams.stream import Stream
+
+logger = logging.getLogger(__name__)
+
+TURN_S: Final = 1.0
+REPORT_S: Final = 10.0
+"""How often a stream is reported of which nothing is new."""
+
+ANSWER_S: Final = 20.0
+"""How long the database may take for a turn."""
+
+
+class Control:
+    """One pipeline's thread; `wishes` may be read by any."""
+
+    def __init__(
+        self,
+        open_session: Callable[[], LockSession],
+        store: Store,
+        *,
+        source: str,
+        declared: Sequence[Kept],
+        resolve: Callable[[Kept], Stream],
+        only: frozenset[str] | None = None,
+    ) -> None:
+        """`declared` are the streams of the configuration file, `resolve` makes a stream from its
+        definition or raises ConfigError, `only` are those that this pipeline may deliver.
+        """
+        self.node: Final = f"{socket.gethostname()}:{os.getpid()}"
+        self._open_session = open_session
+        self._store = store
+        self._source = source
+        self._declared = {each.name: each for each in declared}
+        self._resolve = resolve
+        self._only = only
+        self._leadership = Leadership(source)
+        self._known: dict[str, Kept] = {}
+        self._resolved: dict[str, tuple[Kept, Stream | TailraceError]] = {}
+        self._fenced: SimpleQueue[Wish] = SimpleQueue()
+        self._session: LockSession | None = None
+        self._backoff = Backoff(Random())
+        self._reporter = Reporter(Reader(store), self.node)
+        self._reported: dict[str, tuple[StreamReport, Tally, float]] = {}
+        self._said = ""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tailrace-control", daemon=True)
+        self._places: Callable[[], Sequence[Delivering]] = list
+        self._step_at = time.monotonic()
+        self.wishes: list[Wish] = []
+        """What is wished of each stream, as far as it is known."""
+
+    def start(self, places: Callable[[], Sequence[Delivering]]) -> None:
+        """Begin. The first turn is made at once, so that streams begin with what it finds."""
+        self._places = places
+        self._known = self._first_known()
+        self._step()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Give the locks back, so that others take over at once."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(TURN_S * 5)
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def leads(self, name: str) -> bool:
+        """Whether a stream is delivered here."""
+        return any(wish.name == name and wish.is_led for wish in self.wishes)
+
+    def was_fenced(self, wish: Wish) -> None:
+        """Another pipeline has taken a stream over that was to be delivered here."""
+        self._fenced.put(wish)
+
+    def wake(self) -> None:
+        """End a session that does not answer any more, as one behind a cut does."""
+        session = self._session
+        if session is not None and time.monotonic() - self._step_at > ANSWER_S:
+            with suppress(OSError), socket.socket(fileno=os.dup(session.conn.fileno())) as end:
+                end.shutdown(socket.SHUT_RDWR)
+
+    def _publish(self) -> None:
+        while not self._fenced.empty():
+            wish = self._fenced.get()
+            if wish.term == self._leadership.terms.get(wish.name, 0):
+                self._leadership.was_fenced(wish.name, time.monotonic())
+        now = time.monotonic()
+        self.wishes = [self._wish(each, now) for each in self._known.values()]
+
+    def _wish(self, kept: Kept, now: float) -> Wish:
+        found = self._stream(kept)
+        return Wish(
+            kept.name,
+            found if isinstance(found, Stream) else None,
+            revision=kept.revision,
+            term=self._leadership.terms.get(kept.name, 0),
+            is_paused=kept.paused,
+            is_led=self._leadership.leads(kept.name, now),
+            error=found if isinstance(found, TailraceError) else None,
+        )
+
+    def _stream(self, kept: Kept) -> Stream | TailraceError:
+        before = self._resolved.get(kept.name)
+        if before is not None and before[0] == kept:
+            return before[1]
+        found: Stream | TailraceError
+        try:
+            found = self._resolve(kept)
+        except ConfigError as error:
+            logger.error("stream cannot be delivered stream=%s error=%s", kept.name, error)
+            found = error
+        self._resolved[kept.name] = kept, found
+        return found
+
+    def _first_known(self) -> dict[str, Kept]:
+        """What the file declares, and what was known when the database was last reached."""
+        kept = {each.name: each for each in read_roster(self._store) or ()}
+        known = {name: each for name, each in kept.items() if each.origin is Origin.SQL}
+        for name, each in self._declared.items():
+            known[name] = each
+            if name in kept and kept[name].definition == each.definition:
+                known[name] = kept[name]
+            elif name in kept:
+                known[name] = replace(each, paused=kept[name].paused)
+        return self._chosen(known)
+
+    def _chosen(self, known: dict[str, Kept]) -> dict[str, Kept]:
+        return {n: each for n, each in known.items() if self._only is None or n in self._only}
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._step()
+
+    def _step(self) -> None:
+        self._step_at = time.monotonic()
+        try:
+            if self._session is None:
+                self._connect()
+            assert self._session is not None
+            self._turn(self._session)
+            self._publish()
+            self._backoff.reset()
+            self._said = ""
+            if self._thread.is_alive():
+                # Wakes up for a word; else a second later.
+                list(self._session.conn.notifies(timeout=TURN_S, stop_after=1))
+        except (TailraceError, psycopg.Error, OSError) as error:
+            self._lost(error)
+
+    def _connect(self) -> None:
+        session = self._open_session()
+        if session.is_pooled:
+            session.close()
+            raise SourceError(
+                "a connection pooler stands before postgres, so nobody can be seen to lead",
+                hint="point source.dsn at postgres itself: a pooler does not keep a session's lock",
+            )
+        session.conn.execute(statement("LISTEN {}", identifier(STREAMS_CHANNEL)))
+        self._session = session
+
+    def _lost(self, error: Exception) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+            self._leadership.lost_session()
+        else:
+            self._leadership.presume(self._known)
+        self._publish()
+        text = str(error).partition("\n")[0]
+        if text != self._said and not self._stop.is_set():
+            self._said = text
+            logger.warning("streams flow on without the control schema error=%s", text)
+        if self._thread.is_alive():
+            self._stop.wait(self._backoff.next_s())
+
+    def _turn(self, session: LockSession) -> None:
+        session.ping()
+        if has_streams(session.conn):
+            rows = [Kept.of(row) for row in read_streams(session.conn, self._source)]
+            self._follow(session, {each.name: each for each in rows})
+        self._leadership.contend(session, self._known)
+        self._report(session)
+
+    def _follow(self, session: LockSession, found: dict[str, Kept]) -> None:
+        """Take over what the table has, and end what it had and has no more."""
+        before = {each.name: each for each in read_roster(self._store) or ()}
+        gone = [n for n, each in before.items() if each.origin is Origin.SQL and n not in found]
+        self._known = self._chosen(found)
+        left = {name: before[name] for name in gone if not self._is_ended(session, name)}
+        kept = {**found, **left}
+        if kept != before:
+            keep_roster(self._store, list(kept.values()))
+
+    def _is_ended(self, session: LockSession, name: str) -> bool:
+        """A stream was deleted: once nobody delivers it, its record goes."""
+        if any(place.wish.name == name for place in self._places()):
+            return False
+        if not self._leadership.is_free(session, name):
+            return False
+        StreamRecord(self._store, name).remove()
+        self._leadership.release(session, name)
+        logger.info("stream removed stream=%s", name)
+        return True
+
+    def _report(self, session: LockSession) -> None:
+        if not has_streams(session.conn):
+            return
+        now, due = time.monotonic(), []
+        for place in self._places():
+            if place.wish.is_led and not place.wish.is_paused and not place.is_fenced:
+                due += self._due_report(place, now)
+        arrived = put_reports(session.conn, self._source, due) if due else set()
+        for report, since in due:
+            if report.name in arrived:
+                _, tally, _ = self._reported.get(report.name, (report, Tally(), 0.0))
+                self._reported[report.name] = report, tally.plus(since), now
+
+    def _due_report(self, place: Delivering, now: float) -> list[tuple[StreamReport, Tally]]:
+        try:
+            report = self._reporter.report(place)
+        except LogError as error:
+            logger.debug("stream cannot be reported error=%s", error)
+            return []
+        last, tally, at = self._reported.get(place.wish.name, (None, Tally(), 0.0))
+        since = place.tally.since(tally)
+        is_news = report != last or since != Tally()
+        return [(report, since)] if is_news or now - at >= REPORT_S else []

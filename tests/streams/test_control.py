@@ -1,0 +1,259 @@
+"""Streams follow the control schema: what is written there takes effect, and its absence none."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+
+from tailrace.control.schema import migrate
+from tailrace.control.stream_reports import Tally
+from tailrace.control.streams import Definition, Origin, Status, declare, read_streams, reporting
+from tailrace.errors import ConfigError, SinkError
+from tailrace.log.retention import reader_positions
+from tailrace.model import Lsn, Offset
+from tailrace.postgres.lock_session import LockSession
+from tailrace.postgres.session import connect
+from tailrace.sinks.memory import MemorySink
+from tailrace.storage import MemoryStore, Store
+from tailrace.streams import Stream, StreamState
+from tailrace.streams.control import Control
+from tailrace.streams.delivery import Delivered
+from tailrace.streams.kept_roster import Kept
+from tailrace.streams.place import Wish
+from tailrace.streams.record import StreamRecord
+from tests.capture.running import wait_until
+from tests.log.making import begin
+from tests.server import Database
+
+SOURCE: Final = "tailrace_main"
+MEMORY: Final = Definition(("public.*",), {"type": "memory"})
+LAKE: Final = Kept("lake", Origin.FILE, MEMORY, paused=False, revision=0)
+INSERT: Final = "INSERT INTO tailrace.streams (name, tables, sink) VALUES (%s, %s, %s)"
+
+
+class FakePlace:
+    """What control sees of a stream that is delivered."""
+
+    epoch = 3
+    is_fenced = False
+
+    def __init__(self, wish: Wish, state: StreamState, tally: Tally) -> None:
+        self.wish = wish
+        self.state = state
+        self.tally = tally
+
+
+class Node:
+    """A pipeline's control, without the pipeline."""
+
+    def __init__(self, dsn: str, store: Store, *declared: Kept) -> None:
+        self.dsn = dsn
+        self.places: list[FakePlace] = []
+        self.control = Control(
+            lambda: LockSession(self.dsn, sender_timeout_s=5),
+            store,
+            source=SOURCE,
+            declared=declared,
+            resolve=self._resolve,
+        )
+
+    def wish(self, name: str) -> Wish | None:
+        return next((wish for wish in self.control.wishes if wish.name == name), None)
+
+    def leads(self, name: str) -> bool:
+        return self.control.leads(name)
+
+    def stands_by(self, name: str) -> bool:
+        return not self.leads(name)
+
+    def placed(self) -> Sequence[FakePlace]:
+        return self.places
+
+    def _resolve(self, kept: Kept) -> Stream:
+        if kept.definition.where == "bad":
+            raise ConfigError("the where is bad")
+        return Stream(kept.name, kept.definition.tables, lambda _: MemorySink())
+
+
+@pytest.fixture
+def store() -> Store:
+    store = MemoryStore()
+    begin(store)
+    return store
+
+
+@pytest.fixture
+def conn(database: Database) -> Iterator[psycopg.Connection]:
+    with connect(database.dsn) as conn:
+        migrate(conn)
+        yield conn
+
+
+@contextmanager
+def running(*nodes: Node) -> Iterator[None]:
+    with ExitStack() as stack:
+        for node in nodes:
+            stack.callback(node.control.stop)
+            node.control.start(node.placed)
+        yield
+
+
+def test_what_sql_wishes_is_noticed_within_two_seconds(
+    database: Database, conn: psycopg.Connection, store: Store
+) -> None:
+    node = Node(database.dsn, store)
+    with running(node):
+        began = time.monotonic()
+        conn.execute(INSERT, ("orders", ["public.orders"], Jsonb({"type": "memory"})))
+        wait_until(lambda: node.leads("orders"))
+        first = node.wish("orders")
+        assert first is not None and first.runnable is not None
+        conn.execute("UPDATE tailrace.streams SET paused = true")
+        wait_until(lambda: (wish := node.wish("orders")) is not None and wish.is_paused)
+        conn.execute("UPDATE tailrace.streams SET paused = false, tables = '{shop.*}'")
+        wait_until(lambda: (wish := node.wish("orders")) is not None and wish.runnable is not None)
+        changed = node.wish("orders")
+        assert changed is not None and changed.stream is not None
+        assert changed.stream.tables == ("shop.*",) and changed.revision > first.revision
+        conn.execute("UPDATE tailrace.streams SET \"where\" = 'bad'")
+        wait_until(lambda: (wish := node.wish("orders")) is not None and wish.error is not None)
+        conn.execute("DELETE FROM tailrace.streams")
+        wait_until(lambda: node.wish("orders") is None)
+        # Five changes, each noticed by a word: polling alone would take a second for each.
+        assert time.monotonic() - began < 10.0
+
+
+def test_a_stream_that_sql_deletes_is_ended_also_if_no_pipeline_runs(
+    database: Database, conn: psycopg.Connection, store: Store
+) -> None:
+    conn.execute(INSERT, ("orders", ["public.orders"], Jsonb({"type": "memory"})))
+    with reporting(conn):
+        declare(conn, SOURCE, "lake", MEMORY)
+    first = Node(database.dsn, store, LAKE)
+    with running(first):
+        wait_until(lambda: first.leads("orders") and first.leads("lake"))
+    for name in ("orders", "lake"):
+        StreamRecord(store, name).begin(Offset.whole(Lsn(0x1000)), writer="a")
+    conn.execute("DELETE FROM tailrace.streams WHERE origin = 'sql'")
+    with reporting(conn):
+        conn.execute("DELETE FROM tailrace.streams WHERE origin = 'file'")
+    with running(Node(database.dsn, store)):
+        wait_until(lambda: "orders" not in reader_positions(store))
+    # The file may declare it again: until somebody says `stream rm`, the log is kept for it.
+    assert "lake" in reader_positions(store)
+
+
+def test_f082_of_two_nodes_one_leads_each_stream_and_the_other_takes_over(
+    database: Database, conn: psycopg.Connection, store: Store
+) -> None:
+    with reporting(conn):
+        declare(conn, SOURCE, "lake", MEMORY)
+    first, second = Node(database.dsn, store, LAKE), Node(database.dsn, store, LAKE)
+    with running(first, second):
+        wait_until(lambda: first.leads("lake"))
+        assert not second.leads("lake")
+        assert (wish := second.wish("lake")) is not None and wish.runnable is None
+        first.control.stop()
+        wait_until(lambda: second.leads("lake"))
+
+
+def test_streams_flow_on_while_the_database_is_away(
+    database: Database, conn: psycopg.Connection, store: Store
+) -> None:
+    with reporting(conn):
+        declare(conn, SOURCE, "lake", MEMORY)
+    conn.execute(INSERT, ("orders", ["public.orders"], Jsonb({"type": "memory"})))
+    conn.execute(INSERT, ("still", ["public.orders"], Jsonb({"type": "memory"})))
+    conn.execute("UPDATE tailrace.streams SET paused = true WHERE name = 'still'")
+    node, reachable = Node(database.dsn, store, LAKE), database.dsn
+    with running(node):
+        wait_until(lambda: node.leads("lake") and node.leads("orders"))
+        before = node.wish("lake")
+        node.dsn = "host=127.0.0.1 port=1"
+        conn.execute("""SELECT pg_terminate_backend(pid) FROM pg_locks
+                         WHERE locktype = 'advisory' AND pid <> pg_backend_pid()""")
+        wait_until(lambda: bool(node.control._said))
+        assert node.leads("lake") and node.leads("orders")
+        node.dsn = reachable
+        wait_until(lambda: not node.control._said)
+        # The same run goes on.
+        assert node.wish("lake") == before
+    # One that starts meanwhile knows from the log what it was to deliver.
+    alone = Node("host=127.0.0.1 port=1", store, LAKE)
+    with running(alone):
+        assert alone.leads("lake") and alone.leads("orders")
+        assert (wish := alone.wish("still")) is not None and wish.is_paused
+
+
+def test_f082_a_pipeline_that_was_fenced_leads_again_only_with_the_lock(
+    database: Database, conn: psycopg.Connection, store: Store
+) -> None:
+    with reporting(conn):
+        declare(conn, SOURCE, "lake", MEMORY)
+    alone, leader = Node("host=127.0.0.1 port=1", store, LAKE), Node(database.dsn, store, LAKE)
+    with running(alone, leader):
+        for node in (alone, leader):
+            wait_until(partial(node.leads, "lake"))
+            wish = node.wish("lake")
+            assert wish is not None
+            node.control.was_fenced(wish)
+            node.control.was_fenced(wish)
+            wait_until(partial(node.stands_by, "lake"))
+        wait_until(lambda: leader.leads("lake"))
+        assert (again := leader.wish("lake")) is not None and again.term == 1
+        assert not alone.leads("lake")
+
+
+def test_reports_reach_the_table_unless_somebody_holds_the_row(
+    database: Database, conn: psycopg.Connection, store: Store
+) -> None:
+    with reporting(conn):
+        declare(conn, SOURCE, "lake", MEMORY)
+    node = Node(database.dsn, store, LAKE)
+
+    def row() -> tuple[Status, str | None, object, object]:
+        [found] = read_streams(conn, SOURCE)
+        return (
+            found.status,
+            found.reason,
+            found.state["position"],
+            found.state["change_count"],
+        )
+
+    with running(node):
+        wait_until(lambda: node.leads("lake"))
+        wish = node.wish("lake")
+        assert wish is not None
+        at = Delivered(Offset.whole(Lsn(0x2000)))
+        state = StreamState("lake", at, None, is_stopped=False)
+        place = FakePlace(wish, state, Tally(2, 10))
+        node.places = [place]
+        wait_until(lambda: row() == (Status.HEALTHY, None, "0/2000", 10))
+        down = SinkError("the sink is down", hint="wait", retry=True)
+        with conn.transaction():
+            conn.execute("SELECT FROM tailrace.streams FOR UPDATE")
+            place.state, place.tally = replace(state, error=down), Tally(3, 15)
+            time.sleep(0.1)
+        wait_until(lambda: row() == (Status.FAILOVER, "the sink is down (wait)", "0/2000", 15))
+        gone = SinkError("no such table")
+        place.state = replace(state, error=gone, is_stopped=True)
+        wait_until(lambda: row()[:2] == (Status.STOPPED, "no such table"))
+
+
+def test_f083_a_pooler_is_not_taken_for_postgres(
+    database: Database, conn: psycopg.Connection, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LockSession, "is_pooled", property(lambda _: True))
+    node = Node(database.dsn, store, LAKE)
+    with running(node):
+        assert "pooler" in node.control._said
+        # Alone it must deliver: the epoch fences whoever else does.
+        assert node.leads("lake")
