@@ -16,6 +16,7 @@ from tailrace.model import Offset, Relation
 from tailrace.sinks import Batch, Holds, Load, Sink, open_sink
 from tailrace.storage import Store
 from tailrace.streams import Pipeline, Stream, StreamState
+from tailrace.streams.control import Control
 from tests.capture.running import wait_until
 from tests.spark.made_log import Row
 
@@ -27,9 +28,15 @@ class RunningPipeline:
     """A pipeline until the end of a `with`; `error` is what it ended with."""
 
     def __init__(
-        self, spark: SparkSession, store: Store, directory: Path, *streams: Stream
+        self,
+        spark: SparkSession,
+        store: Store,
+        directory: Path,
+        *streams: Stream,
+        control: Control | None = None,
     ) -> None:
-        self.pipeline = Pipeline(streams, spark, store, work_dir=directory / "work")
+        work_dir = directory / "work"
+        self.pipeline = Pipeline(streams, spark, store, work_dir=work_dir, control=control)
         self.error: BaseException | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="test-pipeline")
