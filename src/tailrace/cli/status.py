@@ -10,10 +10,11 @@ import typer
 from tailrace.cli.options import AsJson, ConfigFile, Verbose
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from rich.table import Table
 
+    from tailrace.cli.config import Config
     from tailrace.status import LogReport, Report, SourceReport, StreamReport
     from tailrace.verify.stored import Verified
 
@@ -41,7 +42,7 @@ def status(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose 
         current_dsn(settings),
         source_names(settings),
         Reader(open_store(settings.log.url)),
-        {name: stream.tables for name, stream in settings.streams.items()},
+        _tables_of_streams(settings),
         now_s=time.time(),
         selection=selection(settings),
     )
@@ -51,6 +52,23 @@ def status(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose 
         Console().print(_table(report))
     if not report.is_healthy:
         raise typer.Exit(1)
+
+
+def _tables_of_streams(settings: Config) -> dict[str, Sequence[str]]:
+    """Of the file, and of SQL as far as that can be asked."""
+    from tailrace.cli.synchronising import control_session
+    from tailrace.cli.wiring import source_names
+    from tailrace.control.streams import read_streams
+    from tailrace.errors import SourceError
+
+    found: dict[str, Sequence[str]] = {n: each.tables for n, each in settings.streams.items()}
+    try:
+        with control_session(settings) as conn:
+            rows = read_streams(conn, source_names(settings).slot)
+    except SourceError:
+        # What cannot be reached is told of the source itself.
+        return found
+    return {**found, **{row.name: row.definition.tables for row in rows}}
 
 
 def _table(report: Report) -> Table:

@@ -61,7 +61,7 @@ UPDATE tailrace.streams AS s
                     SELECT FROM pg_catalog.pg_replication_slots AS r
                      WHERE r.slot_name = s.source AND r.wal_status = 'lost')
                 THEN 'slot_recovery' ELSE %(status)s END,
-       reason = %(reason)s, node = %(node)s, epoch = %(epoch)s,
+       reason = %(reason)s, node = %(node)s, epoch = greatest(s.epoch, %(epoch)s),
        "position" = coalesce(%(position)s::pg_lsn, s."position"),
        lag_bytes = coalesce(%(lag_bytes)s, s.lag_bytes),
        lag_seconds = coalesce(%(lag_seconds)s, s.lag_seconds),
@@ -71,7 +71,7 @@ UPDATE tailrace.streams AS s
        failure_count = s.failure_count + %(failure_count)s,
        reported_at = clock_timestamp()
   FROM (SELECT source, name FROM tailrace.streams
-         WHERE source = %(source)s AND name = %(name)s AND NOT paused AND epoch <= %(epoch)s
+         WHERE source = %(source)s AND name = %(name)s AND NOT paused
            FOR NO KEY UPDATE SKIP LOCKED) AS free
  WHERE s.source = free.source AND s.name = free.name
 RETURNING true

@@ -23,9 +23,8 @@ from typing import Final
 import psycopg
 
 from tailrace.backoff import Backoff
-from tailrace.control.stream_reports import StreamReport, Tally, put_reports
 from tailrace.control.streams import STREAMS_CHANNEL, Origin, has_streams, read_streams
-from tailrace.errors import ConfigError, LogError, SourceError, TailraceError
+from tailrace.errors import ConfigError, SourceError, TailraceError
 from tailrace.log import Reader
 from tailrace.postgres.lock_session import LockSession
 from tailrace.postgres.quote import identifier, statement
@@ -34,15 +33,12 @@ from tailrace.streams.kept_roster import Kept, keep_roster, read_roster
 from tailrace.streams.leading import Leadership
 from tailrace.streams.place import Wish
 from tailrace.streams.record import StreamRecord
-from tailrace.streams.reports import Delivering, Reporter
+from tailrace.streams.reports import Delivering, Reports
 from tailrace.streams.stream import Stream
 
 logger = logging.getLogger(__name__)
 
 TURN_S: Final = 1.0
-REPORT_S: Final = 10.0
-"""How often a stream is reported of which nothing is new."""
-
 ANSWER_S: Final = 20.0
 """How long the database may take for a turn."""
 
@@ -72,12 +68,12 @@ class Control:
         self._only = only
         self._leadership = Leadership(source)
         self._known: dict[str, Kept] = {}
+        self._found: dict[str, Kept] | None = None
         self._resolved: dict[str, tuple[Kept, Stream | TailraceError]] = {}
         self._fenced: SimpleQueue[Wish] = SimpleQueue()
         self._session: LockSession | None = None
         self._backoff = Backoff(Random())
-        self._reporter = Reporter(Reader(store), self.node)
-        self._reported: dict[str, tuple[StreamReport, Tally, float]] = {}
+        self._reports = Reports(Reader(store), source=source, node=self.node)
         self._said = ""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tailrace-control", daemon=True)
@@ -100,6 +96,9 @@ class Control:
             self._thread.join(TURN_S * 5)
         session, self._session = self._session, None
         if session is not None:
+            with suppress(TailraceError, psycopg.Error):
+                if has_streams(session.conn):
+                    self._reports.take_leave(session.conn, self._reportable())
             session.close()
 
     def leads(self, name: str) -> bool:
@@ -114,7 +113,10 @@ class Control:
         """End a session that does not answer any more, as one behind a cut does."""
         session = self._session
         if session is not None and time.monotonic() - self._step_at > ANSWER_S:
-            with suppress(OSError), socket.socket(fileno=os.dup(session.conn.fileno())) as end:
+            with (
+                suppress(OSError, psycopg.Error),
+                socket.socket(fileno=os.dup(session.conn.fileno())) as end,
+            ):
                 end.shutdown(socket.SHUT_RDWR)
 
     def _publish(self) -> None:
@@ -213,21 +215,26 @@ class Control:
 
     def _turn(self, session: LockSession) -> None:
         session.ping()
-        if has_streams(session.conn):
+        is_known = has_streams(session.conn)
+        if is_known:
             rows = [Kept.of(row) for row in read_streams(session.conn, self._source)]
             self._follow(session, {each.name: each for each in rows})
         self._leadership.contend(session, self._known)
-        self._report(session)
+        if is_known:
+            self._reports.send(session.conn, self._reportable())
 
     def _follow(self, session: LockSession, found: dict[str, Kept]) -> None:
         """Take over what the table has, and end what it had and has no more."""
+        self._known = self._chosen(found)
+        if found == self._found:
+            return
         before = {each.name: each for each in read_roster(self._store) or ()}
         gone = [n for n, each in before.items() if each.origin is Origin.SQL and n not in found]
-        self._known = self._chosen(found)
         left = {name: before[name] for name in gone if not self._is_ended(session, name)}
         kept = {**found, **left}
         if kept != before:
             keep_roster(self._store, list(kept.values()))
+        self._found = None if left else found
 
     def _is_ended(self, session: LockSession, name: str) -> bool:
         """A stream was deleted: once nobody delivers it, its record goes."""
@@ -240,26 +247,13 @@ class Control:
         logger.info("stream removed stream=%s", name)
         return True
 
-    def _report(self, session: LockSession) -> None:
-        if not has_streams(session.conn):
-            return
-        now, due = time.monotonic(), []
-        for place in self._places():
-            if place.wish.is_led and not place.wish.is_paused and not place.is_fenced:
-                due += self._due_report(place, now)
-        arrived = put_reports(session.conn, self._source, due) if due else set()
-        for report, since in due:
-            if report.name in arrived:
-                _, tally, _ = self._reported.get(report.name, (report, Tally(), 0.0))
-                self._reported[report.name] = report, tally.plus(since), now
-
-    def _due_report(self, place: Delivering, now: float) -> list[tuple[StreamReport, Tally]]:
-        try:
-            report = self._reporter.report(place)
-        except LogError as error:
-            logger.debug("stream cannot be reported error=%s", error)
-            return []
-        last, tally, at = self._reported.get(place.wish.name, (None, Tally(), 0.0))
-        since = place.tally.since(tally)
-        is_news = report != last or since != Tally()
-        return [(report, since)] if is_news or now - at >= REPORT_S else []
+    def _reportable(self) -> list[Delivering]:
+        """The streams of which it is for this pipeline to say how they are."""
+        now = time.monotonic()
+        return [
+            place
+            for place in self._places()
+            if self._leadership.leads(place.wish.name, now)
+            and not place.wish.is_paused
+            and not place.is_fenced
+        ]
