@@ -8,6 +8,20 @@ from tests.planted import Mutant
 
 SINK_MUTANTS: Final = (
     Mutant(
+        "a zombie's letter counts",
+        "sinks/queue/dead_letter.py",
+        " if not _is_zombies(name, floors)]",
+        "]",
+        ("tests/streams/test_queue.py",),
+    ),
+    Mutant(
+        "a pipeline that was fenced leads again without the lock",
+        "streams/leading.py",
+        "            self._presumed.discard(name)\n",
+        "            pass\n",
+        ("tests/streams/test_control.py",),
+    ),
+    Mutant(
         "a batch that a database has is written again",
         "sinks/postgres/watermark.py",
         "self.recorded >= sequence",

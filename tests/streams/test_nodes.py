@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -44,12 +45,20 @@ class Node:
             text=True,
         )
         self.lines: list[str] = []
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.append(line.strip())
+        with self.process.stdout as output:
+            for line in output:
+                self.lines.append(line.strip())
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.send_signal(signal.SIGCONT)
+        self.process.wait()
+        self._reader.join()
 
     def says(self, words: str) -> bool:
         return any(words in line for line in self.lines)
@@ -121,10 +130,10 @@ def test_f081_f082_the_other_node_takes_over_and_nothing_is_lost(
         task = Task(database.dsn, log.store.url, str(tmp_path / "lake"), queue.url)
         far = make_conninfo(database.tcp_dsn, port=str(proxy.port), sslmode="disable")
         first = Node(replace(task, dsn=far))
-        stack.callback(_end, first)
+        stack.callback(first.end)
         first.wait_for("leads lake", "leads hook")
         second = Node(task)
-        stack.callback(_end, second)
+        stack.callback(second.end)
         wait_until(lambda: len(queue.received()) > 3 * KEYS, patience_s=PATIENCE_S)
         with _strike(how, first, proxy):
             second.wait_for("leads lake", "leads hook")
@@ -145,17 +154,11 @@ def test_f081_f082_the_other_node_takes_over_and_nothing_is_lost(
         assert ids == sorted(ids)
 
 
-def _key(message: dict[str, dict[str, object]]) -> object:
+def _key(message: dict[str, Any]) -> object:
     return (message["after"] or {}).get("id")
 
 
-def _ids(messages: list[dict[str, dict[str, object]]]) -> list[object]:
+def _ids(messages: list[dict[str, Any]]) -> list[str]:
     """The events, by their first arrival; a base's TRUNCATE is none."""
     changes = [each for each in messages if each["op"] != "t"]
     return list(dict.fromkeys(each["source"]["event_id"] for each in changes))
-
-
-def _end(node: Node) -> None:
-    node.process.send_signal(signal.SIGCONT)
-    node.process.kill()
-    node.process.wait()

@@ -61,7 +61,7 @@ class Reports:
         somebody has locked the row for instance, is made up for the next time.
         """
         now = time.monotonic()
-        due = [report for place in places if (report := self._due(place, now)) is not None]
+        due = [each for place in places if (each := self._due(place, now)) is not None]
         arrived = put_reports(conn, self._source, due) if due else set()
         for report, since in due:
             if report.name in arrived:
