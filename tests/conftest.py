@@ -23,6 +23,7 @@ from tailrace.sinks.delta.spark import SESSION_SETTINGS, delta_is_available
 from tailrace.spark.session import spark_session
 from tests.archive import java_options
 from tests.server import FAST_SETTINGS, Database, Server, ServerFactory, Servers
+from tests.sinks.queue.broker import kafka_jars
 
 # Time never decides a test: the machine may be busy with others.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -140,9 +141,14 @@ def spark(server_dir: Path) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def delta_session() -> SparkSession:
-    """Spark with Delta: the process's one session, so it must not have been made without."""
+    """Spark with Delta and the connector for Kafka: the process's one session, so it must not have
+    been made without.
+    """
     session = spark_session(
-        master="local[2]", app_name="tests", packages=[DELTA_PACKAGE], settings=_DELTA_SETTINGS
+        master="local[2]",
+        app_name="tests",
+        packages=[DELTA_PACKAGE],
+        settings={**_DELTA_SETTINGS, "spark.jars": ",".join(kafka_jars("connector"))},
     )
     assert delta_is_available(session), "Spark was started without Delta: run with -m spark"
     return session

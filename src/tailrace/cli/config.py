@@ -226,6 +226,17 @@ class KinesisSink(QueueSink):
     timeout: Duration = timedelta(seconds=10)
 
 
+class KafkaSink(QueueSink):
+    """Messages to a topic of Kafka, by Spark's connector; the properties are never shown."""
+
+    type: Literal["kafka"]
+    bootstrap_servers: str
+    topic: str
+    properties: dict[str, SecretStr] = {}
+    timeout: Duration = timedelta(seconds=10)
+    message_bytes: Size = 1_000_000
+
+
 class ConsoleSink(Section):
     """Changes printed to the terminal."""
 
@@ -250,6 +261,7 @@ Sink = Annotated[
     | Annotated[ParquetSink, Tag("parquet")]
     | Annotated[WebhookSink, Tag("webhook")]
     | Annotated[KinesisSink, Tag("kinesis")]
+    | Annotated[KafkaSink, Tag("kafka")]
     | Annotated[ConsoleSink, Tag("console")]
     | Annotated[MemorySink, Tag("memory")],
     Discriminator(_sink_type),

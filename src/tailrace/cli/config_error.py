@@ -98,7 +98,7 @@ def _reason(fault: ErrorDetails) -> str:
     if kind == "literal_error":
         return f"must be {facts['expected']}"
     if kind.startswith("union_tag"):
-        return "must be one of delta, postgres, parquet, webhook, kinesis, console, memory"
+        return "must be one of delta, postgres, parquet, webhook, kafka, kinesis, console, memory"
     if kind == "greater_than_equal":
         return f"must be at least {facts['ge']}"
     if kind == "less_than_equal":

@@ -57,7 +57,7 @@ streams:                          # each one delivers some tables to one sink
     # where: status = 'paid'      # only these rows; columns compared with literals
     # columns: [id, status]       # only these columns, the key among them
     # key: [id]                   # what identifies a row, if not the table's own key
-    sink:                         # delta, postgres, parquet, webhook, kinesis, console, memory
+    sink:                         # or postgres, parquet, webhook, kafka, kinesis, console, memory
       type: delta                 # one Delta table per source table: <path>/<schema>/<table>
       path: ./lake
       mode: upsert                # rows as they are; append: every change; history: every version

@@ -44,9 +44,9 @@ def open_sink(
 
     `type` says which: `delta` (`path`; `engine`: auto, deltalake or delta-spark; and what
     `DeltaOptions` has), `postgres` (`dsn`, `schema`, `mode`), `parquet` (`path`, `partition_by`),
-    `webhook`, `kinesis`, `console`, `memory`. A local path is absolute. `out` is where the console
-    sink writes, by default to standard output. `store`, which holds the log, and `stream` are
-    needed by those that keep something of the stream beside the log.
+    `webhook`, `kafka`, `kinesis`, `console`, `memory`. A local path is absolute. `out` is where the
+    console sink writes, by default to standard output. `store`, which holds the log, and `stream`
+    are needed by those that keep something of the stream beside the log.
     """
     wanted = str(options.get("type", ""))
     opener = _OPENERS.get(wanted)
@@ -65,7 +65,9 @@ _Opener = Callable[[Mapping[str, object], _Surroundings], Sink]
 
 
 def _queue(kind: str) -> _Opener:
-    return lambda options, around: open_queue(kind, options, around.store, around.stream)
+    return lambda options, around: open_queue(
+        kind, options, store=around.store, stream=around.stream, session=around.session
+    )
 
 
 _OPENERS: Final[dict[str, tuple[_Opener, tuple[str, ...]]]] = {

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from moto.server import ThreadedMotoServer
+from pyspark.sql import SparkSession
 
+from tests.sinks.conftest import SPARK
+from tests.sinks.queue.broker import Broker
+from tests.sinks.queue.kafka_queue import KafkaQueue
 from tests.sinks.queue.servers import Gate, KinesisQueue, Queue, WebhookQueue, webhook
 
 
@@ -42,9 +47,22 @@ def receiver() -> Iterator[WebhookQueue]:
         yield queue
 
 
-@pytest.fixture(params=["webhook", "kinesis"])
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """The worker's broker."""
+    running = Broker(Path(tmp_path_factory.mktemp("kafka"), "broker"))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def kafka(broker: Broker, delta_session: SparkSession) -> KafkaQueue:
+    """A topic of its own."""
+    return KafkaQueue(broker, delta_session)
+
+
+@pytest.fixture(params=["receiver", "kinesis", pytest.param("kafka", marks=SPARK)])
 def queue(request: pytest.FixtureRequest) -> Queue:
     """What every queue promises is tested on each."""
-    name = "receiver" if request.param == "webhook" else "kinesis"
-    found: Queue = request.getfixturevalue(name)
+    found: Queue = request.getfixturevalue(request.param)
     return found

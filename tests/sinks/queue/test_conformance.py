@@ -12,8 +12,13 @@ from tailrace.errors import SinkError, StoreError
 from tailrace.sinks import Batch
 from tailrace.sinks.queue import QueueSink
 from tailrace.sinks.queue.dead_letter import DeadLetters, LetterLimits
+from tailrace.sinks.queue.envelope import Renderer
 from tailrace.sinks.queue.errors import Kind
+from tailrace.sinks.queue.json_columns import Style
+from tailrace.sinks.queue.progress import Progress
 from tailrace.sinks.queue.redrive import Request, Requests
+from tailrace.sinks.queue.sender import Sender
+from tailrace.sinks.queue.webhook import WebhookOptions, WebhookSender
 from tailrace.storage import Data, MemoryStore
 from tests.sinks.queue.servers import STREAM, Queue, WebhookQueue, id_of, open_queue
 from tests.sinks.source import Source, batch_of, load_of
@@ -256,6 +261,37 @@ def test_f081_batch_after_a_restart_repeats_at_most_a_window_under_the_same_ids(
     check(queue, keys=30)
     repeated = len(queue.received()) - 30 * 4
     assert before > 8 and repeated <= (8 if queue.kind == "webhook" else 0)
+
+
+class CompactedQueue(WebhookQueue):
+    """Of the messages that have arrived it shows some, as a topic that is compacted may."""
+
+    shown: frozenset[str] = frozenset()
+
+    def sender(self) -> Sender:
+        shown = self.shown
+
+        class Reading(WebhookSender):
+            reads_back = True
+
+            def arrived(self, since_s: float) -> frozenset[str]:
+                return shown
+
+        return Reading(WebhookOptions(self.url))
+
+
+def test_f101_what_came_before_an_arrived_message_of_its_key_is_not_sent_after_it() -> None:
+    store, (_, made) = MemoryStore(), batches()
+    rendered = Renderer(STREAM, Style.DEBEZIUM).changes(made[0].tables, 1)
+    queue = CompactedQueue()
+    queue.shown = frozenset({rendered[-1].event_id})
+    Progress(store, STREAM).save(1, 0)
+    sink = open_queue(queue, store)
+    sink.write(made[0])
+    sink.close()
+    queue.close()
+    counts = {key: len(events) for key, events in by_key(queue.received()).items()}
+    assert counts == dict.fromkeys(range(5), 2), "all but key 5, whose last one has arrived"
 
 
 def test_base_comes_behind_a_truncate_as_rows_read(receiver: WebhookQueue) -> None:

@@ -6,9 +6,11 @@ import pytest
 
 from tailrace.sinks.queue.errors import (
     HTTP_STATUS,
+    KAFKA_ERROR,
     KINESIS_CODE,
     Kind,
     http_failure,
+    kafka_failure,
     kinesis_failure,
     no_answer,
 )
@@ -51,6 +53,28 @@ def test_f098_code_is_classified_and_an_unknown_one_is_retriable(code: str, kind
     assert bool(failure.hint) == (kind is Kind.INFRASTRUCTURE)
 
 
+@pytest.mark.parametrize(
+    ("error", "kind", "is_answered"),
+    [
+        ("NotEnoughReplicas", Kind.RETRIABLE, True),
+        ("SomethingNew", Kind.RETRIABLE, True),
+        ("Timeout", Kind.RETRIABLE, False),
+        ("Disconnect", Kind.RETRIABLE, False),
+        ("RecordTooLarge", Kind.POISON, True),
+        ("InvalidRecord", Kind.POISON, True),
+        ("TopicAuthorization", Kind.INFRASTRUCTURE, True),
+        ("SaslAuthentication", Kind.INFRASTRUCTURE, True),
+        ("UnknownTopicOrPartition", Kind.INFRASTRUCTURE, True),
+    ],
+)
+def test_f098_error_of_kafka_is_classified_and_an_unknown_one_is_retriable(
+    error: str, kind: Kind, is_answered: bool
+) -> None:
+    failure = kafka_failure(error, "")
+    assert (failure.kind, failure.is_answered, failure.is_shared) == (kind, is_answered, True)
+    assert bool(failure.hint) == (kind is Kind.INFRASTRUCTURE)
+
+
 def test_silence_is_retriable_and_says_nothing_about_the_message() -> None:
     failure = no_answer("connection refused")
     assert failure.kind is Kind.RETRIABLE and not failure.is_answered
@@ -58,4 +82,4 @@ def test_silence_is_retriable_and_says_nothing_about_the_message() -> None:
 
 def test_tables_name_no_success() -> None:
     assert not [status for status in HTTP_STATUS if 200 <= status < 300]
-    assert set(KINESIS_CODE.values()) == set(Kind)
+    assert set(KINESIS_CODE.values()) == set(KAFKA_ERROR.values()) == set(Kind)

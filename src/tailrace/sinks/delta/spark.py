@@ -24,6 +24,7 @@ from tailrace.sinks.delta.bounds import quote
 from tailrace.sinks.delta.commit import Commit
 from tailrace.sinks.delta.merge import GONE, Merge
 from tailrace.sinks.delta.target import FILE_BYTES, Target
+from tailrace.spark.jar import has_class
 
 SESSION_SETTINGS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -38,21 +39,9 @@ _SOURCE: Final = "tailrace_source"
 def delta_is_available(session: SparkSession) -> bool:
     """Whether the session can run a MERGE: it is set up for Delta, and the jar is there."""
     return all(
-        wanted in (session.conf.get(name, "") or "") and _has_class(session, wanted)
+        wanted in (session.conf.get(name, "") or "") and has_class(session, wanted)
         for name, wanted in SESSION_SETTINGS.items()
     )
-
-
-def _has_class(session: SparkSession, name: str) -> bool:
-    # A session over Spark Connect has no Java of its own.
-    java = getattr(session, "_jvm", None)
-    if java is None:
-        return False
-    try:
-        java.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
-    except Py4JError:
-        return False
-    return True
 
 
 class SparkEngine:

@@ -83,6 +83,42 @@ KINESIS_CODE: Final[Mapping[str, Kind]] = MappingProxyType(
 """Every other code is retriable."""
 
 
+KAFKA_ERROR: Final[Mapping[str, Kind]] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            ("RecordTooLarge", "InvalidRecord", "InvalidTimestamp", "Serialization"), Kind.POISON
+        ),
+        **dict.fromkeys(
+            (
+                *(
+                    "TopicAuthorization",
+                    "ClusterAuthorization",
+                    "Authorization",
+                    "SecurityDisabled",
+                ),
+                *("Authentication", "SaslAuthentication", "SslAuthentication", "IllegalSaslState"),
+                *("DelegationTokenExpired", "UnsupportedSaslMechanism", "UnsupportedVersion"),
+                *("InvalidTopic", "UnknownTopicOrPartition", "PolicyViolation", "Config", "Kafka"),
+                *("IllegalSaslState", "InvalidRequiredAcks", "UnsupportedForMessageFormat"),
+            ),
+            Kind.INFRASTRUCTURE,
+        ),
+        **dict.fromkeys(
+            (
+                *("Timeout", "Disconnect", "Network", "NotLeaderOrFollower", "NotEnoughReplicas"),
+                *("NotEnoughReplicasAfterAppend", "KafkaStorage", "CorruptRecord", "Retriable"),
+                *("ThrottlingQuotaExceeded", "OutOfOrderSequence", "UnknownServer"),
+            ),
+            Kind.RETRIABLE,
+        ),
+    }
+)
+"""By the class of Kafka's exception, without that last word. Every other one is retriable."""
+
+KAFKA_UNANSWERED: Final = frozenset({"Timeout", "Disconnect", "Network"})
+"""Raised by the client itself when no broker says anything."""
+
+
 def http_failure(status: int, reason: str, *, wait_s: float = 0.0) -> Failure:
     """What an answer that is not 2xx says about all messages of its request."""
     kind = HTTP_STATUS.get(status, Kind.RETRIABLE)
@@ -107,6 +143,21 @@ def kinesis_failure(code: str, message: str, *, is_shared: bool) -> Failure:
         message,
         hint=hint if kind is Kind.INFRASTRUCTURE else "",
         is_shared=is_shared,
+    )
+
+
+def kafka_failure(error: str, message: str) -> Failure:
+    """What Kafka's client has raised about a request, by the name of its exception."""
+    if error in KAFKA_UNANSWERED:
+        return no_answer(message)
+    kind = KAFKA_ERROR.get(error, Kind.RETRIABLE)
+    hint = "see to the topic, the properties and the rights; delivery then goes on by itself"
+    return Failure(
+        kind,
+        error,
+        message,
+        hint=hint if kind is Kind.INFRASTRUCTURE else "",
+        is_shared=True,
     )
 
 

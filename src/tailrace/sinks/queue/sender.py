@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from tailrace.sinks.queue.errors import Failure
 from tailrace.sinks.queue.message import Message
+
+CLOCKS_S: Final = 60.0
+"""How far the clocks of the store, of this machine and of the queue may be apart."""
 
 
 @dataclass(frozen=True, slots=True)

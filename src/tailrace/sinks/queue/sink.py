@@ -29,7 +29,7 @@ from tailrace.sinks.queue.options import QueueOptions
 from tailrace.sinks.queue.parked import Parked, ToPark
 from tailrace.sinks.queue.progress import Progress
 from tailrace.sinks.queue.redrive import Requests, carry_out
-from tailrace.sinks.queue.sender import Sender
+from tailrace.sinks.queue.sender import CLOCKS_S, Sender
 from tailrace.sinks.queue.window import Window
 from tailrace.sinks.sink import Batch, Holds, Load, stream_of
 from tailrace.storage import Store
@@ -38,9 +38,6 @@ logger = logging.getLogger(__name__)
 
 REQUESTS_S: Final = 1.0
 """How often to look for what operators ask for."""
-
-CLOCKS_S: Final = 60.0
-"""How far the clocks of the store and of the queue may be apart."""
 
 
 @dataclass(slots=True)
@@ -145,12 +142,13 @@ class QueueSink:
         parked = self._parked
         if parked is None:
             parked = self._parked = Parked.of(lanes_of(self._letters.waiting()))
+        arrived = _arrived(messages, passage.arrived)
         settled = [
             at
             for at, message in enumerate(messages)
             if first + at < passage.saved
             or first + at in passage.settled
-            or message.delivery_id in passage.arrived
+            or at in arrived
             or message.place in self._redriven
         ]
         window = self._window(messages, parked, settled)
@@ -247,3 +245,19 @@ class QueueSink:
             error = str(raised)
         settled = {*range(window.frontier), *window.ahead}
         return {messages[at].place for at in settled} - stays, error
+
+
+def _arrived(messages: Sequence[Message], delivery_ids: frozenset[str]) -> set[int]:
+    """The places of messages that have arrived: with one, those before it in its lane, which a
+    topic that is compacted shows no more.
+    """
+    found: set[int] = set()
+    if not delivery_ids:
+        return found
+    lanes: set[tuple[str, str]] = set()
+    for at in range(len(messages) - 1, -1, -1):
+        lane = messages[at].table, messages[at].lane
+        if lane in lanes or messages[at].delivery_id in delivery_ids:
+            lanes.add(lane)
+            found.add(at)
+    return found

@@ -1,0 +1,155 @@
+"""What a consumer of a topic may rely on, and what a real broker refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+from pyspark.sql import SparkSession
+
+from tailrace.cli.config import parse
+from tailrace.errors import ConfigError, SinkError
+from tailrace.sinks import open_sink
+from tailrace.sinks.queue.dead_letter import DeadLetters
+from tailrace.sinks.queue.envelope import Renderer
+from tailrace.sinks.queue.errors import Kind
+from tailrace.sinks.queue.json_columns import Style
+from tailrace.sinks.queue.kafka import KafkaOptions, failure_of
+from tailrace.storage import MemoryStore
+from tests.sinks.queue.broker import Broker
+from tests.sinks.queue.kafka_queue import KafkaQueue
+from tests.sinks.queue.servers import STREAM, open_queue
+from tests.sinks.source import Source, batch_of
+
+CONFIG = """
+streams:
+  orders:
+    sink:
+      type: kafka
+      bootstrap_servers: {servers}
+      topic: {topic}
+      envelope: plain
+      properties: {{compression.type: gzip, client.id: hush-hush}}
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.server
+def test_messages_have_the_row_key_and_a_header_with_the_event_id(kafka: KafkaQueue) -> None:
+    text = CONFIG.format(servers=kafka.broker.address, topic=kafka.topic)
+    config = parse(text, root=Path("/"), environ={})
+    assert "hush-hush" not in repr(config)
+    options = config.streams[STREAM].sink.model_dump()
+    sink = open_sink(options, session=kafka.session, store=MemoryStore(), stream=STREAM)
+    source = Source()
+    for key in range(10):
+        source.insert(id=key, n=0)
+    for key in range(10):
+        source.update(key, n=1)
+    sink.write(batch_of(1, source.take(), stream=STREAM))
+    sink.close()
+    partitions: dict[bytes, set[int]] = {}
+    for row in kafka.rows():
+        value, headers = json.loads(row["value"]), {h["key"]: h["value"] for h in row["headers"]}
+        assert json.loads(row["key"]) == value["key"] == {"id": value["row"]["id"]}
+        assert headers["event_id"].decode() == value["event_id"]
+        assert headers["table"].decode() == value["table"]
+        partitions.setdefault(row["key"], set()).add(row["partition"])
+    assert len(partitions) == 10 and all(len(found) == 1 for found in partitions.values())
+    assert set.union(*partitions.values()) == {0, 1}
+
+
+@pytest.mark.spark
+@pytest.mark.server
+def test_f097_f098_f101_what_the_broker_refuses_is_a_dead_letter_and_a_missing_topic_stops(
+    broker: Broker, delta_session: SparkSession
+) -> None:
+    kafka = KafkaQueue(broker, delta_session, {"max.message.bytes": "5000"})
+    store, source = MemoryStore(), Source()
+    for key in range(8):
+        source.insert(id=key, doc="é" * 10_000 if key == 3 else "x")
+    source.update(3, doc="small again")
+    sink = open_queue(kafka, store)
+    sink.write(batch_of(1, source.take(), stream=STREAM))
+    kept = DeadLetters(store, STREAM)
+    refused, behind = [kept.read(name) for name in kept.names()]
+    assert refused.error.startswith("RecordTooLarge") and not behind.error
+    assert json.loads(refused.key) == json.loads(behind.key) == {"id": 3}
+    found = [message["after"]["id"] for message in kafka.received()]
+    assert sorted(found) == [0, 1, 2, 4, 5, 6, 7], "each once, although jobs have failed"
+    sink.close()
+    kafka.topic = "nowhere"
+    sink = open_queue(kafka, MemoryStore())
+    source.insert(id=9)
+    with pytest.raises(SinkError, match="UnknownTopicOrPartition") as raised:
+        sink.write(batch_of(2, source.take(), stream=STREAM))
+    sink.close()
+    assert raised.value.retry and "topic" in raised.value.hint
+
+
+@pytest.mark.spark
+@pytest.mark.server
+def test_f101_broker_that_stops_answering_costs_nothing_and_keeps_the_order(
+    kafka: KafkaQueue,
+) -> None:
+    store, source = MemoryStore(), Source()
+    sink = open_queue(kafka, store)
+    source.insert(id=1, n=0)
+    sink.write(batch_of(1, source.take(), stream=STREAM))
+    for number in range(1, 4):
+        source.update(1, n=number)
+    batch = batch_of(2, source.take(), stream=STREAM)
+    kafka.broker.stop()
+    try:
+        with pytest.raises(SinkError, match="no answer") as raised:
+            sink.write(batch)
+    finally:
+        kafka.broker.go_on()
+    assert raised.value.retry and not DeadLetters(store, STREAM).names()
+    sink.write(batch)
+    sink.close()
+    found = [message["after"]["n"] for message in kafka.received()]
+    assert list(dict.fromkeys(found)) == [0, 1, 2, 3]
+    (again, *_) = Renderer(STREAM, Style.DEBEZIUM).changes(batch.tables, 3, replay="r1")
+    assert kafka.sender().send([again]) == [None]
+    ids = {message["source"]["event_id"] for message in kafka.received()}
+    assert kafka.sender().arrived(0.0) == {*ids, again.delivery_id}
+
+
+def test_session_without_the_connector_is_refused_with_the_package_to_add() -> None:
+    options = {"type": "kafka", "bootstrap_servers": "h:1", "topic": "t"}
+    with pytest.raises(ConfigError, match="without its connector") as raised:
+        open_sink(options, store=MemoryStore(), stream=STREAM)
+    assert "org.apache.spark:spark-sql-kafka-0-10_2.13" in raised.value.hint
+
+
+def test_f101_producer_is_idempotent_whatever_the_properties_say() -> None:
+    base = {"bootstrap_servers": "h:1", "topic": "t"}
+    options = KafkaOptions.parse({**base, "properties": {"linger.ms": SecretStr("50")}})
+    told = options.producer()
+    assert (told["kafka.enable.idempotence"], told["kafka.acks"]) == ("true", "all")
+    assert told["kafka.linger.ms"] == "50" and "linger" not in repr(options)
+    with pytest.raises(ConfigError, match=r"cannot have enable\.idempotence"):
+        KafkaOptions.parse({**base, "properties": {"enable.idempotence": "false"}})
+
+
+@pytest.mark.parametrize("topic", ["", "a topic", "..", "x" * 250])
+def test_topic_must_have_a_name_that_kafka_has(topic: str) -> None:
+    with pytest.raises(ConfigError, match="topic"):
+        KafkaOptions.parse({"bootstrap_servers": "h:1", "topic": topic})
+
+
+def test_failure_is_found_in_the_trace_of_a_job() -> None:
+    lost = "Task 0 in stage 46.0 failed 1 times, most recent failure: Lost task 0.0 in stage 46.0"
+    trace = (
+        f"An error occurred while calling o1.save.\n: org.apache.spark.SparkException: {lost}:"
+        " org.apache.kafka.common.errors.RecordTooLargeException: The message is 416 bytes.\n"
+        "\tat org.apache.kafka.clients.producer.KafkaProducer.send(KafkaProducer.java:1)"
+    )
+    failure = failure_of(trace)
+    assert failure.kind is Kind.POISON
+    assert str(failure) == "RecordTooLarge: The message is 416 bytes."
+    other = failure_of("An error occurred while calling o1.save.\n: a.LostException: executor gone")
+    assert not other.is_answered and other.message == "a.LostException: executor gone"
