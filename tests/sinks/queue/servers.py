@@ -84,14 +84,15 @@ def open_queue(
     letters: LetterLimits | None = None,
     parks_exhausted: bool = False,
     window_count: int = 1000,
+    elapsed_s: float = 600.0,
     envelope: Style = Style.DEBEZIUM,
     stream: str = STREAM,
 ) -> QueueSink:
-    """A sink with little patience."""
+    """A sink that tries six times in short order."""
     window = WindowLimits(
         message_count=window_count,
         attempt_count=6,
-        elapsed_s=5.0,
+        elapsed_s=elapsed_s,
         first_wait_s=0.005,
         wait_s_max=0.02,
         parks_exhausted=parks_exhausted,

@@ -95,7 +95,7 @@ def test_f101_broker_that_stops_answering_costs_nothing_and_keeps_the_order(
     kafka: KafkaQueue,
 ) -> None:
     store, source = MemoryStore(), Source()
-    sink = open_queue(kafka, store)
+    sink = open_queue(kafka, store, elapsed_s=0.1)
     source.insert(id=1, n=0)
     sink.write(batch_of(1, source.take(), stream=STREAM))
     for number in range(1, 4):
