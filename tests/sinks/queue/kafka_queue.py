@@ -34,13 +34,15 @@ class KafkaQueue:
     ) -> None:
         self.topic = f"orders-{secrets.token_hex(4)}"
         self.faults = Faults()
+        self.timeout_s = 120.0
         self.requests: list[int] = []
         self.broker = broker
         self.session = session
         self._make(config or {})
 
     def options(self) -> dict[str, object]:
-        return {"bootstrap_servers": self.broker.address, "topic": self.topic, "timeout": 5.0}
+        place = {"bootstrap_servers": self.broker.address, "topic": self.topic}
+        return {**place, "timeout": self.timeout_s}
 
     def sender(self) -> Sender:
         return _FailingSender(self)

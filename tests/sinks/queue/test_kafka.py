@@ -80,7 +80,7 @@ def test_f097_f098_f101_what_the_broker_refuses_is_a_dead_letter_and_a_missing_t
     found = [message["after"]["id"] for message in kafka.received()]
     assert sorted(found) == [0, 1, 2, 4, 5, 6, 7], "each once, although jobs have failed"
     sink.close()
-    kafka.topic = "nowhere"
+    kafka.topic, kafka.timeout_s = "nowhere", 3.0
     sink = open_queue(kafka, MemoryStore())
     source.insert(id=9)
     with pytest.raises(SinkError, match="UnknownTopicOrPartition") as raised:
@@ -95,6 +95,7 @@ def test_f101_broker_that_stops_answering_costs_nothing_and_keeps_the_order(
     kafka: KafkaQueue,
 ) -> None:
     store, source = MemoryStore(), Source()
+    kafka.timeout_s = 3.0
     sink = open_queue(kafka, store, elapsed_s=0.1)
     source.insert(id=1, n=0)
     sink.write(batch_of(1, source.take(), stream=STREAM))
