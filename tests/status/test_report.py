@@ -9,6 +9,9 @@ from tailrace.log.merge import MergePolicy, Merger
 from tailrace.log.retention import RetentionPolicy, put_reader_position, retain
 from tailrace.model import Lsn
 from tailrace.postgres.quote import SourceNames
+from tailrace.sinks.queue.dead_letter import DeadLetters
+from tailrace.sinks.queue.message import Message, lane_of, place_of
+from tailrace.sinks.queue.parked import ToPark
 from tailrace.status import LogReport, Report, SourceReport, State, StreamReport, gather
 from tailrace.storage import MemoryStore
 from tests.decode import wire
@@ -46,6 +49,20 @@ class Log:
         report = gather(None, NAMES, Reader(self.store), {"lake": ["public.*"]}, now_s=NOW_S)
         (stream,) = report.streams
         return stream
+
+
+def test_dead_letters_and_the_rows_that_wait_are_counted() -> None:
+    log = Log()
+    letters = DeadLetters(log.store, "lake")
+    for at, key in enumerate(("a", "a", "b")):
+        message = Message(str(at), place_of(1, at, 0, 1), "public.t", lane_of("t", key), key, b"{}")
+        letters.put(message, ToPark(at, 1, None), sink="webhook", now=NOW_S)
+    letters.outdo("public.other", 2)
+    found = log.report(log.ends[-1])
+    assert (found.dead_letters, found.parked_keys) == (3, 2)
+    letters.outdo("public.t", 2)
+    found = log.report(log.ends[-1])
+    assert (found.dead_letters, found.parked_keys) == (3, 0), "a load has brought those rows"
 
 
 def test_a_log_that_has_not_begun() -> None:

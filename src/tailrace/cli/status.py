@@ -136,6 +136,9 @@ def _streams(streams: tuple[StreamReport, ...]) -> Iterator[tuple[str, str, str]
             yield "stream", stream.name, f"at {stream.position}, {lag}"
         if stream.waiting:
             yield "", "", f"waiting for the base of {', '.join(stream.waiting)}"
+        if stream.dead_letters:
+            letters = f"{stream.dead_letters:,} dead letters, {stream.parked_keys:,} rows wait"
+            yield "", "", f"{letters}: see `tailrace dlq ls {stream.name}`"
         if stream.verified is not None:
             yield "", "", _verified(stream.verified)
 

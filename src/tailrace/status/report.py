@@ -32,6 +32,7 @@ from tailrace.postgres.selection import Selection
 from tailrace.postgres.server import wal_position
 from tailrace.postgres.session import connect, source_error
 from tailrace.postgres.slot import SlotState, read_slot
+from tailrace.sinks.queue.dead_letter import DeadLetters, lanes_of
 from tailrace.sinks.sink import stream_of
 from tailrace.status.left_out import LeftOut, left_out
 from tailrace.status.under_way import BaseUnderWay, bases_under_way
@@ -101,8 +102,9 @@ class StreamReport:
     `lag_bytes` is the WAL between it and the log's end, `lag_s` the age of the oldest commit that
     it has not delivered. `waiting` are tables whose base is not complete yet: the others flow
     meanwhile. `error` says why it cannot go on from where it is. `verified` is what came of the
-    last comparison of all its tables with the source. One that is not `is_configured` any more
-    still holds back retention, until it is removed.
+    last comparison of all its tables with the source. `dead_letters` is what its queue has refused
+    and what waits behind it, in `parked_keys` rows. One that is not `is_configured` any more still
+    holds back retention, until it is removed.
     """
 
     name: str
@@ -112,6 +114,8 @@ class StreamReport:
     waiting: tuple[str, ...] = ()
     error: str = ""
     verified: Verified | None = None
+    dead_letters: int = 0
+    parked_keys: int = 0
     is_configured: bool = True
 
 
@@ -156,7 +160,7 @@ def gather(
     source = _source(dsn, names, selection, based, wanted, log)
     reports = tuple(
         replace(
-            _stream(name, positions.get(name), log, reader, now_s),
+            _with_letters(_stream(name, positions.get(name), log, reader, now_s), reader.store),
             waiting=_matching(source.without_base, tables),
             verified=last_result(reader.store, name),
         )
@@ -271,3 +275,9 @@ def _stream(
         return StreamReport(name, position, lag_bytes, error=str(error))
     lag_s = 0.0 if oldest_s is None else max(0.0, now_s - oldest_s)
     return StreamReport(name, position, lag_bytes, lag_s)
+
+
+def _with_letters(stream: StreamReport, store: Store) -> StreamReport:
+    names = DeadLetters(store, stream.name).names()
+    parked = lanes_of(name for name in names if not name.is_outdone)
+    return replace(stream, dead_letters=len(names), parked_keys=len(parked))

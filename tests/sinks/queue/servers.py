@@ -35,10 +35,16 @@ SECRET = "a secret of the tests"
 
 @dataclass
 class Faults:
-    """What the server does to messages of some keys, and how often; `is_down` to everything."""
+    """What the server does to messages of some keys, and how often; `is_down` to everything.
+
+    After `holds_after` requests it takes the next one and does not answer until it is released.
+    """
 
     keys: dict[str, tuple[Kind, int]] = field(default_factory=dict)
     is_down: bool = False
+    holds_after: int = 1_000_000
+    held: threading.Event = field(default_factory=threading.Event)
+    released: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fail(self, key: object, kind: Kind, times: int = 1_000_000) -> None:
@@ -47,6 +53,14 @@ class Faults:
     def clear(self) -> None:
         self.keys.clear()
         self.is_down = False
+        self.holds_after = 1_000_000
+        self.released.set()
+
+    def hold(self, taken_count: int) -> None:
+        """Called with the number of requests that were taken, before the answer."""
+        if taken_count > self.holds_after:
+            self.held.set()
+            self.released.wait()
 
     def strikes(self, payload: bytes) -> Kind | None:
         """Whether the message is hit; counts."""
@@ -143,6 +157,8 @@ class WebhookQueue:
         with self._lock:
             self.bodies.append(body)
             self.headers.append(headers)
+            count = len(self.bodies)
+        self.faults.hold(count)
         return 204
 
     def close(self) -> None:
@@ -186,6 +202,13 @@ class Gate:
         if not environ.get("HTTP_X_AMZ_TARGET", "").endswith("PutRecords"):
             with self._lock:
                 return list(self._app(environ, start_response))
+        answer = self._put_records(environ, start_response)
+        self.faults.hold(len(self.requests))
+        return answer
+
+    def _put_records(
+        self, environ: WSGIEnvironment, start_response: StartResponse
+    ) -> Iterable[bytes]:
         body = json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"])))
         records = body["Records"]
         payloads = [base64.b64decode(record["Data"]) for record in records]

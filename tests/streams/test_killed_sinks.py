@@ -1,0 +1,110 @@
+"""A process that delivers, killed with SIGKILL while its sink has what it does not know of."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+from moto.server import ThreadedMotoServer
+
+from tailrace.sinks import open_sink
+from tailrace.storage import FileStore
+from tests import nursery
+from tests.capture.running import wait_until
+from tests.server import Database
+from tests.sinks.queue.servers import Gate, KinesisQueue, Queue, webhook
+from tests.spark.made_log import MadeLog, Table
+from tests.streams import killed_sink
+from tests.streams.test_queue import events
+
+KEYS, ROUNDS = 6, 6
+WINDOW = 4
+
+
+def history(store: FileStore) -> Table:
+    log, table = MadeLog(store), Table()
+    log.insert(table, 0, KEYS)
+    for number in range(1, ROUNDS):
+        for key in range(KEYS):
+            log.commit(table, table.update(key, key, f"note {number}", number))
+    return table
+
+
+def deliver_killed(
+    store: FileStore, options: Mapping[str, object], is_held: Callable[[], bool], output: Path
+) -> None:
+    """Until the sink holds an answer back; then SIGKILL."""
+    arguments = (store.url, json.dumps(options))
+    process = nursery.start(killed_sink.main, *arguments, failpoint="", output=output)
+    wait_until(lambda: is_held() or process.exitcode is not None)
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL, output.read_text()
+
+
+def check_queue(
+    queue: Queue, options: Mapping[str, object], tmp_path: Path, *, repeated: int
+) -> None:
+    store = FileStore(tmp_path / "log")
+    history(store)
+    queue.faults.holds_after = 3
+    deliver_killed(store, options, queue.faults.held.is_set, tmp_path / "output.txt")
+    queue.faults.clear()
+    killed_sink.main(store.url, json.dumps(options))
+    found = events(queue.received())
+    assert {key: len(ids) for key, ids in found.items()} == dict.fromkeys(range(KEYS), ROUNDS)
+    assert all(ids == sorted(ids) for ids in found.values())
+    count = sum(message["op"] != "t" for message in queue.received())
+    assert KEYS * ROUNDS <= count <= KEYS * ROUNDS + repeated
+
+
+def test_f081_f097_killed_webhook_process_repeats_at_most_a_window(tmp_path: Path) -> None:
+    with webhook() as queue:
+        options = {"type": "webhook", "url": queue.url, "window_count": WINDOW, "batch_count": 2}
+        check_queue(queue, options, tmp_path, repeated=WINDOW)
+
+
+def test_f081_f097_killed_kinesis_process_repeats_nothing_that_arrived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    assert server._server is not None
+    server._server.app = gate = Gate(server._server.app)
+    endpoint = "http://{}:{}".format(*server.get_host_and_port())
+    with closing(KinesisQueue(endpoint, gate)) as queue:
+        place = {"stream": queue.stream, "region": "us-east-1", "endpoint_url": endpoint}
+        options = {"type": "kinesis", **place, "window_count": WINDOW}
+        check_queue(queue, options, tmp_path, repeated=0)
+    server.stop()
+
+
+def test_f081_f104_killed_postgres_process_applies_each_batch_once(
+    tmp_path: Path, database: Database
+) -> None:
+    store, options = FileStore(tmp_path / "log"), {"type": "postgres", "dsn": database.dsn}
+    table = history(store)
+    with closing(open_sink(options)) as sink:
+        sink.prepare(table.relation)
+    with database.connect() as target, database.connect() as other:
+        with other.transaction():
+            other.execute("LOCK TABLE public.orders IN SHARE ROW EXCLUSIVE MODE")
+            deliver_killed(store, options, lambda: _waits(target), tmp_path / "output.txt")
+        killed_sink.main(store.url, json.dumps(options))
+        found = target.execute("SELECT * FROM public.orders ORDER BY id").fetchall()
+    assert found == table.rows
+
+
+def _waits(conn: psycopg.Connection) -> bool:
+    row = conn.execute(
+        "SELECT FROM pg_locks WHERE NOT granted AND relation = 'public.orders'::regclass"
+    ).fetchone()
+    return row is not None
