@@ -2,42 +2,77 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from moto.server import ThreadedMotoServer
 from pyspark.sql import SparkSession
+from werkzeug.serving import make_server
 
 from tests.sinks.conftest import SPARK
 from tests.sinks.queue.broker import Broker
 from tests.sinks.queue.kafka_queue import KafkaQueue
+from tests.sinks.queue.kinesalite_server import Kinesalite
 from tests.sinks.queue.servers import Gate, KinesisQueue, Queue, WebhookQueue, webhook
 
 
-@pytest.fixture(scope="module")
-def kinesis_server() -> Iterator[tuple[str, Gate]]:
-    """moto's server behind a gate; the environment has keys for it."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    assert server._server is not None
-    server._server.app = gate = Gate(server._server.app)
-    host, port = server.get_host_and_port()
+@pytest.fixture(scope="session")
+def aws_keys() -> Iterator[None]:
+    """Keys in the environment, for servers that take any."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NO_PROXY", "127.0.0.1")
         patch.setenv("AWS_ACCESS_KEY_ID", "test-key")
         patch.setenv("AWS_SECRET_ACCESS_KEY", "test-secret")
         patch.delenv("AWS_ENDPOINT_URL", raising=False)
-        yield f"http://{host}:{port}", gate
+        yield
+
+
+@pytest.fixture(scope="module")
+def moto_gate() -> Iterator[tuple[str, Gate]]:
+    """moto's server behind a gate."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    assert server._server is not None
+    server._server.app = gate = Gate(server._server.app)
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}", gate
     server.stop()
 
 
+@pytest.fixture(scope="module")
+def kinesalite_gate(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Gate]]:
+    """kinesalite behind a gate."""
+    with closing(Kinesalite(tmp_path_factory.mktemp("kinesalite") / "log")) as application:
+        gate = Gate(application)
+        server = make_server("127.0.0.1", 0, gate, threaded=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.port}", gate
+        server.shutdown()
+        server.server_close()
+
+
 @pytest.fixture
-def kinesis(kinesis_server: tuple[str, Gate]) -> Iterator[KinesisQueue]:
+def moto(aws_keys: None, moto_gate: tuple[str, Gate]) -> Iterator[KinesisQueue]:
     """A stream of its own."""
-    queue = KinesisQueue(*kinesis_server)
-    yield queue
-    queue.close()
+    with closing(KinesisQueue(*moto_gate)) as queue:
+        yield queue
+
+
+@pytest.fixture
+def kinesalite(aws_keys: None, kinesalite_gate: tuple[str, Gate]) -> Iterator[KinesisQueue]:
+    """A stream of its own."""
+    with closing(KinesisQueue(*kinesalite_gate)) as queue:
+        yield queue
+
+
+@pytest.fixture(params=["moto", "kinesalite"])
+def kinesis(request: pytest.FixtureRequest) -> KinesisQueue:
+    """On each server."""
+    found: KinesisQueue = request.getfixturevalue(request.param)
+    return found
 
 
 @pytest.fixture
@@ -61,7 +96,7 @@ def kafka(broker: Broker, delta_session: SparkSession) -> KafkaQueue:
     return KafkaQueue(broker, delta_session)
 
 
-@pytest.fixture(params=["receiver", "kinesis", pytest.param("kafka", marks=SPARK)])
+@pytest.fixture(params=["receiver", "moto", "kinesalite", pytest.param("kafka", marks=SPARK)])
 def queue(request: pytest.FixtureRequest) -> Queue:
     """What every queue promises is tested on each."""
     found: Queue = request.getfixturevalue(request.param)

@@ -1,4 +1,4 @@
-"""Queues on loopback that do harm on demand: an HTTP receiver, and moto's Kinesis behind a gate."""
+"""Queues on loopback that do harm on demand: an HTTP receiver, and Kinesis behind a gate."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ class WebhookQueue:
 
 
 class Gate:
-    """Stands before moto's server: refuses records, and requests, as Kinesis would."""
+    """Stands before a server of Kinesis: refuses records, and requests, as Kinesis would."""
 
     def __init__(self, app: WSGIApplication) -> None:
         self._app = app
