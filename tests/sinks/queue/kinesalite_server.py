@@ -53,7 +53,7 @@ def installed() -> Path:
                 "--prefix",
                 str(made),
             ]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+            done = subprocess.run(command, cwd=made, capture_output=True, text=True, timeout=600)
             assert done.returncode == 0, done.stdout + done.stderr
             with suppress(OSError):  # another worker was quicker
                 made.rename(place)
