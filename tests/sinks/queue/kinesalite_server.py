@@ -44,15 +44,7 @@ def installed() -> Path:
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=place.parent) as directory:
             made = shutil.copytree(_PACKAGE, Path(directory, "made"))
-            command = [
-                npm,
-                "ci",
-                "--ignore-scripts",
-                "--no-audit",
-                "--no-fund",
-                "--prefix",
-                str(made),
-            ]
+            command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
             done = subprocess.run(command, cwd=made, capture_output=True, text=True, timeout=600)
             assert done.returncode == 0, done.stdout + done.stderr
             with suppress(OSError):  # another worker was quicker
