@@ -41,7 +41,7 @@ _OWN: Final = (
     *("request.timeout.ms", "delivery.timeout.ms", "default.api.timeout.ms"),
 )
 _RAISED: Final = re.compile(r"org\.apache\.kafka\.\S*?\.(\w+)Exception(?:: (.*))?")
-_FIND: Final = "CAST(element_at(filter(headers, h -> h.key = '{0}'), 1).value AS STRING) AS {0}"
+_FIND: Final = "CAST(try_element_at(filter(headers, h -> h.key = '{0}'), 1).value AS STRING) AS {0}"
 _SETTLES_S: Final = 0.2
 """A task that fails does not wait for what it has sent: the broker has it in a moment, or never."""
 
