@@ -16,7 +16,7 @@ from psycopg.types.json import Jsonb
 from tailrace.control.schema import migrate
 from tailrace.control.stream_reports import Tally
 from tailrace.control.streams import Definition, Origin, Status, declare, read_streams, reporting
-from tailrace.errors import ConfigError, SinkError
+from tailrace.errors import ConfigError, OffsetOutOfRange, SinkError
 from tailrace.log.retention import reader_positions
 from tailrace.model import Lsn, Offset
 from tailrace.postgres.lock_session import LockSession
@@ -212,7 +212,7 @@ def test_f082_a_pipeline_that_was_fenced_leads_again_only_with_the_lock(
         assert not alone.leads("lake")
 
 
-def test_reports_reach_the_table_unless_somebody_holds_the_row(
+def test_f014_a_stream_that_waits_or_fell_off_the_log_is_told_in_the_table_when_its_row_is_free(
     database: Database, conn: psycopg.Connection, store: Store
 ) -> None:
     with reporting(conn):
@@ -243,9 +243,21 @@ def test_reports_reach_the_table_unless_somebody_holds_the_row(
             place.state, place.tally = replace(state, error=down), Tally(3, 15)
             time.sleep(0.1)
         wait_until(lambda: row() == (Status.FAILOVER, "the sink is down (wait)", "0/2000", 15))
-        gone = SinkError("no such table")
+        gone = OffsetOutOfRange("the log begins later")
         place.state = replace(state, error=gone, is_stopped=True)
-        wait_until(lambda: row()[:2] == (Status.STOPPED, "no such table"))
+        wait_until(lambda: row()[:2] == (Status.STOPPED, "the log begins later"))
+    # Nobody delivers it any more: what had stopped keeps its reason.
+    assert row()[:2] == (Status.STOPPED, "the log begins later")
+
+
+def test_a_replay_that_is_asked_for_in_sql_is_taken_up(
+    database: Database, conn: psycopg.Connection, store: Store
+) -> None:
+    with reporting(conn):
+        declare(conn, SOURCE, "lake", MEMORY)
+    with running(Node(database.dsn, store, LAKE)):
+        conn.execute("UPDATE tailrace.streams SET replay_from_ts = now() - interval '1 minute'")
+        wait_until(lambda: read_streams(conn, SOURCE)[0].state["replay_note"] is not None)
 
 
 def test_f083_a_pooler_is_not_taken_for_postgres(

@@ -23,8 +23,14 @@ from typing import Final
 import psycopg
 
 from tailrace.backoff import Backoff
-from tailrace.control.streams import STREAMS_CHANNEL, Origin, has_streams, read_streams
-from tailrace.errors import ConfigError, SourceError, TailraceError
+from tailrace.control.streams import (
+    STREAMS_CHANNEL,
+    Origin,
+    StreamRow,
+    has_streams,
+    read_streams,
+)
+from tailrace.errors import ConfigError, LogError, SourceError, TailraceError
 from tailrace.log import Reader
 from tailrace.postgres.lock_session import LockSession
 from tailrace.postgres.quote import identifier, statement
@@ -33,6 +39,7 @@ from tailrace.streams.kept_roster import Kept, keep_roster, read_roster
 from tailrace.streams.leading import Leadership
 from tailrace.streams.place import Wish
 from tailrace.streams.record import StreamRecord
+from tailrace.streams.replay.by_sql import ReplaysBySql
 from tailrace.streams.reports import Delivering, Reports
 from tailrace.streams.stream import Stream
 
@@ -73,6 +80,7 @@ class Control:
         self._fenced: SimpleQueue[Wish] = SimpleQueue()
         self._session: LockSession | None = None
         self._backoff = Backoff(Random())
+        self._replays = ReplaysBySql(store, source)
         self._reports = Reports(Reader(store), source=source, node=self.node)
         self._said = ""
         self._stop = threading.Event()
@@ -215,13 +223,25 @@ class Control:
 
     def _turn(self, session: LockSession) -> None:
         session.ping()
-        is_known = has_streams(session.conn)
+        is_known, rows = has_streams(session.conn), list[StreamRow]()
         if is_known:
-            rows = [Kept.of(row) for row in read_streams(session.conn, self._source)]
-            self._follow(session, {each.name: each for each in rows})
+            rows = read_streams(session.conn, self._source)
+            self._follow(session, {row.name: Kept.of(row) for row in rows})
         self._leadership.contend(session, self._known)
         if is_known:
             self._reports.send(session.conn, self._reportable())
+            self._follow_replays(session, rows)
+
+    def _follow_replays(self, session: LockSession, rows: Sequence[StreamRow]) -> None:
+        """What is asked for in the rows of streams that are delivered here."""
+        now = time.monotonic()
+        try:
+            for row in rows:
+                if self._leadership.leads(row.name, now):
+                    self._replays.follow(session.conn, row)
+            self._replays.tell_available(session.conn, now)
+        except LogError as error:
+            logger.debug("replays cannot be followed error=%s", error)
 
     def _follow(self, session: LockSession, found: dict[str, Kept]) -> None:
         """Take over what the table has, and end what it had and has no more."""

@@ -1,0 +1,144 @@
+"""Replays that are asked for in `tailrace.streams`, and what becomes of them, in the same row.
+
+The note says under which id a window was taken up, and is written before the request is: so a
+pipeline that dies between the two, or another one that takes over, asks under the same id and
+nothing is replayed twice.
+
+    window, no such note     a wish: take an id, then ask
+    window, note with an id  wait for it; ask, if nobody has; clear the window when it is over
+    no window, with an id    somebody has cleared it: cancel, then tell the outcome
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+from tailrace.control.stream_replays import ReplayColumns, write_available, write_replay
+from tailrace.control.streams import StreamRow
+from tailrace.errors import ConfigError
+from tailrace.log import Reader
+from tailrace.postgres.session import Connection
+from tailrace.storage import Store
+from tailrace.streams.replay.request import Request, to_time, to_us
+from tailrace.streams.replay.requests import Outcome, Replays
+from tailrace.streams.replay.window import available
+
+AVAILABLE_S: Final = 10.0
+"""How often it is told what the log has."""
+
+_TAKEN: Final = re.compile(r"asked as ([0-9T]+-[0-9a-f]+)")
+
+
+class ReplaysBySql:
+    """For one source, on the session of a pipeline. Whoever delivers a stream follows its row."""
+
+    def __init__(self, store: Store, source: str) -> None:
+        self._store = store
+        self._source = source
+        self._replays = Replays(store)
+        self._told_at = float("-inf")
+
+    def tell_available(self, conn: Connection, now: float) -> None:
+        """Say from when to when the log has everything, if it is time to."""
+        if now < self._told_at + AVAILABLE_S:
+            return
+        found = available(Reader(self._store))
+        if found is not None:
+            self._told_at = now
+            write_available(conn, self._source, to_time(found[0]), to_time(found[1]))
+
+    def follow(self, conn: Connection, row: StreamRow) -> None:
+        """Do what the row asks for next; raises StoreError if the log cannot be reached."""
+        asked = ReplayColumns.of(row)
+        taken = _TAKEN.match(asked.note or "")
+        if taken is None:
+            if asked.from_ts is not None:
+                self._take(conn, row, asked.from_ts, asked.to_ts)
+            return
+        outcome = self._replays.outcome_of(row.name, taken[1])
+        if outcome is not None:
+            write_replay(conn, self._source, row, ReplayColumns(None, None, None, _told(outcome)))
+            return
+        current = self._replays.current(row.name)
+        if asked.from_ts is None:
+            self._cancel(conn, row, taken[1], current)
+        elif current is None or current.id != taken[1]:
+            self._ask(conn, row, taken[1], asked.from_ts, asked.to_ts)
+        else:
+            self._tell_progress(conn, row, current)
+
+    def _take(
+        self, conn: Connection, row: StreamRow, from_ts: datetime, to_ts: datetime | None
+    ) -> None:
+        now = datetime.now(UTC)
+        until = min(to_ts or now, now)
+        try:
+            request = self._request(row, from_ts, until, now)
+        except ConfigError as error:
+            self._refuse(conn, row, error)
+            return
+        note = f"asked as {request.id}"
+        if write_replay(conn, self._source, row, ReplayColumns(from_ts, until, 0.0, note)):
+            self._put(conn, row, request)
+
+    def _ask(
+        self,
+        conn: Connection,
+        row: StreamRow,
+        number: str,
+        from_ts: datetime,
+        to_ts: datetime | None,
+    ) -> None:
+        """The one who took the id has died before it asked."""
+        now = datetime.now(UTC)
+        self._put(conn, row, self._request(row, from_ts, to_ts or now, now, number))
+
+    def _put(self, conn: Connection, row: StreamRow, request: Request) -> None:
+        try:
+            self._replays.ask(request)
+        except ConfigError as error:
+            self._refuse(conn, row, error)
+
+    def _refuse(self, conn: Connection, row: StreamRow, error: ConfigError) -> None:
+        note = f"refused: {error} ({error.hint})"
+        write_replay(conn, self._source, row, ReplayColumns(None, None, None, note))
+
+    def _cancel(
+        self, conn: Connection, row: StreamRow, number: str, current: Request | None
+    ) -> None:
+        if current is not None and current.id == number:
+            self._replays.cancel(row.name)
+        else:
+            note = "cancelled before it began"
+            write_replay(conn, self._source, row, ReplayColumns(None, None, None, note))
+
+    def _tell_progress(self, conn: Connection, row: StreamRow, current: Request) -> None:
+        """How far it is. A window that was changed while it runs is put back."""
+        assert isinstance(current.since, int) and isinstance(current.until, int)
+        window = to_time(current.since), to_time(current.until)
+        is_same = window == (row.replay_from_ts, row.replay_to_ts)
+        note = ReplayColumns.of(row).note or ""
+        if not is_same:
+            note = f"asked as {current.id}; another window was refused: this one is under way"
+        progress = self._replays.progress(row.name)
+        share = round(progress.share, 3) if progress is not None else 1.0
+        write_replay(conn, self._source, row, ReplayColumns(*window, share, note))
+
+    def _request(
+        self,
+        row: StreamRow,
+        from_ts: datetime,
+        until: datetime,
+        now: datetime,
+        number: str = "",
+    ) -> Request:
+        return Request.new(
+            row.name, to_us(from_ts), to_us(until), now=now, via="sql", number=number
+        )
+
+
+def _told(outcome: Outcome) -> str:
+    note = f"; {outcome.note}" if outcome.note else ""
+    return f"{outcome.state}: {outcome.change_count} changes of {outcome.window}{note}"
