@@ -27,9 +27,12 @@ from tests.server import Database
 from tests.spark.made_log import MadeLog, Table
 from tests.streams.by_hand import rows_of
 from tests.streams.running import PATIENCE_S, BadSink, RunningPipeline, lake_rows, lake_stream
+from tests.streams.test_replay import lose
 
 SOURCE: Final = "tailrace_main"
 INSERT: Final = "INSERT INTO tailrace.streams (name, tables, sink) VALUES (%s, '{public.*}', %s)"
+
+REPLAY: Final = "UPDATE tailrace.streams SET replay_from_ts = %s WHERE name = %s"
 
 
 @pytest.fixture
@@ -41,6 +44,10 @@ def conn(database: Database) -> Iterator[psycopg.Connection]:
 
 def _row(conn: psycopg.Connection, name: str) -> StreamRow:
     return next(row for row in read_streams(conn, SOURCE) if row.name == name)
+
+
+def _note(conn: psycopg.Connection, name: str) -> str:
+    return str(_row(conn, name).state["replay_note"])
 
 
 def _control(database: Database, log: MadeLog, make: Callable[[Kept], Stream]) -> Control:
@@ -102,6 +109,10 @@ def test_f106_streams_of_sql_begin_pause_resume_stop_and_end_each_on_its_own(
         status("lake", Status.HEALTHY)
         wait_until(lambda: _row(conn, "lake").state["change_count"] == 15, patience_s=PATIENCE_S)
         assert _row(conn, "lake").state["lag_bytes"] == 0
+        lose(tmp_path / "lake", "id > 5")
+        conn.execute(REPLAY, ("2000-01-01", "lake"))
+        wait_until(lambda: _note(conn, "lake").startswith("done: 15"), patience_s=PATIENCE_S)
+        assert delivered() and _row(conn, "lake").replay_from_ts is None
         conn.execute("DELETE FROM tailrace.streams WHERE name = 'lake'")
         wait_until(lambda: "lake" not in reader_positions(log.store), patience_s=PATIENCE_S)
     assert run.error is None

@@ -57,7 +57,7 @@ def take_epoch(store: Store, stream: str, *, node: str) -> Fence:
 
 def newest_fence(store: Store, stream: str) -> Fence:
     """The epoch that counts now. Replays of a stream are delivered by whoever delivers it."""
-    owner = stream.partition("@")[0]
+    owner = stream.partition(".")[0]
     entries = store.list(_prefix(owner))
     return Fence(store, owner, _number(entries[-1].key) if entries else 0)
 

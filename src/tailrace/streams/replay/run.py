@@ -21,6 +21,7 @@ from typing import Final
 
 from tailrace.errors import ConfigError, SinkError
 from tailrace.log import Reader
+from tailrace.log.epochs import newest_fence
 from tailrace.sinks import Holds, Sink
 from tailrace.sinks.queue.dead_letter import DeadLetters, root_of
 from tailrace.spark.options import BATCH_BYTES, NO_LIMIT
@@ -124,9 +125,10 @@ class Replaying:
         return resolve(request, Reader(self.store), tables, holds)
 
     def _run(self, request: Request, window: Window, sink: Sink, stop: threading.Event) -> Delivery:
-        stream, record = self.stream, StreamRecord(self.store, record_name(request.stream))
+        stream, fence = self.stream, newest_fence(self.store, request.stream)
+        record = StreamRecord(self.store, record_name(request.stream), fence)
         shapes = Shapes(self.store, stream.selection)
-        own = StreamRecord(self.store, request.stream)
+        own = StreamRecord(self.store, request.stream, fence)
         oids = frozenset(table.oid for table in window.tables)
         flow = None
         if not request.to_sink:
