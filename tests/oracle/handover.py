@@ -20,7 +20,7 @@ import psycopg
 
 from tailrace.capture import Settings
 from tailrace.storage import FileStore
-from tests.capture.running import CaptureProcess, hybrid, process, settings
+from tests.capture.running import CaptureProcess, hybrid, process, settings, wait_until
 from tests.oracle import journal
 from tests.oracle.run import EAGER, SMALL
 from tests.oracle.verdict import settle
@@ -150,6 +150,9 @@ def run_handover(server: Server, directory: Path, *, seed: int, seconds: float) 
             run.go(seconds, writers)
         run.settle()
         with database.connect() as connection:
+            # The server may need a moment to see that nobody reads any more.
+            query = "SELECT 1 FROM pg_replication_slots WHERE active"
+            wait_until(lambda: connection.execute(query).fetchone() is None)
             connection.execute("SELECT pg_drop_replication_slot('tailrace_main')")
         return writers.committed, run.kills
 
