@@ -51,6 +51,9 @@ def take_epoch(store: Store, stream: str, *, node: str) -> Fence:
             store.put_new(_key(stream, epoch), json.dumps({"node": node}).encode())
         except ObjectExists:
             continue
+        if store.list(_prefix(stream), after=_key(stream, epoch)):
+            # Overtaken already; or the number was free only because its first owner's is deleted.
+            continue
         store.delete(entry.key for entry in entries[: 1 - _KEEP])
         return Fence(store, stream, epoch)
 
