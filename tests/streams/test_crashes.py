@@ -92,42 +92,20 @@ def test_f021_death_at_each_step_of_a_new_generation(
 
 @pytest.mark.server
 @pytest.mark.slow
-def test_f081_death_of_the_driver_in_a_batch(log: MadeLog, life: Life, tmp_path: Path) -> None:
+def test_f081_driver_that_dies_in_a_batch_and_at_any_moment_loses_and_doubles_nothing(
+    log: MadeLog, life: Life, tmp_path: Path
+) -> None:
     driver = Driver(log, tmp_path)
     life.go_on(3)
     assert driver.run(failpoint="batch.after_write:3") == KILLED, driver.output
-    life.go_on(2)
-    driver.finish()
-    driver.check(life.table, life.change_count)
-
-
-@pytest.mark.server
-@pytest.mark.slow
-def test_f081_kill_at_random_moments_under_load(log: MadeLog, life: Life, tmp_path: Path) -> None:
-    random, driver = Random(), Driver(log, tmp_path)
-    for _ in range(2):
-        life.go_on(5)
-        goal = random.randrange(driver.position, log.end.commit_lsn)
-        _kill_past(driver, goal)
-    life.go_on(1)
-    driver.finish()
-    driver.check(life.table, life.change_count)
-
-
-def _kill_past(driver: Driver, goal: int) -> None:
+    life.go_on(5)
+    goal = Random().randrange(driver.position, log.end.commit_lsn)
     with driver.start() as process:
         wait_until(lambda: driver.position > goal or process.poll(), patience_s=PATIENCE_S)
         assert process.poll() is None, driver.output
         process.send_signal(signal.SIGKILL)
-
-
-@pytest.mark.server
-@pytest.mark.slow
-def test_sigterm_ends_the_pipeline_and_all_that_it_started(
-    log: MadeLog, life: Life, tmp_path: Path
-) -> None:
-    driver = Driver(log, tmp_path)
     life.go_on(1)
+    # Asked to end, it ends in order, and so does all that it has started.
     with driver.start() as process:
         wait_until(lambda: driver.position == log.end.commit_lsn, patience_s=PATIENCE_S)
         process.send_signal(signal.SIGTERM)
