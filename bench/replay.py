@@ -8,17 +8,16 @@ within a second, until it is over. To tables of rows and to tables of changes.
 
 from __future__ import annotations
 
-import shutil
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from bench.child import Child, ProgramFailed
-from bench.pipeline import CORES, prepare_shop, verify_shop
+from bench.child import ProgramFailed
+from bench.pipeline import CORES, delivered, prepare_shop
 from bench.report import Bound, Line, Report, ratio_line, shown
 from bench.sides import Reading
-from bench.source import Backlog, Source
+from bench.source import Backlog
 from bench.workbench import Workbench
 from bench.workload import SHOP_TABLES
 from tailrace.model import Offset
@@ -27,7 +26,6 @@ from tailrace.streams.replay import Replays, Request
 
 REPLAY_FLOOR: Final = 2.0
 MODES: Final = ("upsert", "append")
-_TRANSPORT: Final = "tcp"
 _STREAM: Final = "lake"
 _POLL_S: Final = 0.02
 _PATIENCE_S: Final = 3600.0
@@ -43,7 +41,8 @@ def run(workbench: Workbench) -> Report:
         warm, backlog = prepare_shop(source, changes)
         for number in range(workbench.options.rounds):
             for mode in modes:
-                live, again = _run_both(source, warm, backlog, mode)
+                with delivered(source, warm, backlog, mode=mode) as (log, live):
+                    again = _replay(log, warm, backlog)
                 readings[mode].append((live, again))
                 rates = f"live {shown(live.rate, 'changes/s')}, replay {shown(again.rate, '')}"
                 workbench.say(f"round {number + 1} {mode}: {rates}")
@@ -67,37 +66,6 @@ def _line(mode: str, pairs: list[tuple[Reading, Reading]]) -> Line:
         Bound(REPLAY_FLOOR),
         beside_name="live",
     )
-
-
-def _run_both(
-    source: Source, warm: Backlog, backlog: Backlog, mode: str
-) -> tuple[Reading, Reading]:
-    log, lake = source.new_log(), source.directory / "lake"
-    work_dir = source.directory / "spark"
-    task = {
-        "log": log.as_uri(),
-        "lake": str(lake),
-        "mode": mode,
-        "work_dir": str(work_dir),
-        "tables": ["public.*"],
-        "cores": CORES,
-        "ready_at": int(warm.end),
-        "end": int(backlog.end),
-    }
-    try:
-        with Child("pipeline", task, log=source.directory / "pipeline.log") as pipeline:
-            pipeline.event("ready")
-            with source.capture(_TRANSPORT, backlog.changes, log=log) as capture:
-                began = capture.event("streaming")["at"]
-                seconds = pipeline.event("done")["at"] - began
-            live = Reading("live", _TRANSPORT, backlog.changes, seconds)
-            again = _replay(log, warm, backlog)
-        if mode == "upsert":
-            verify_shop(source, lake)
-    finally:
-        for place in (log, lake, work_dir):
-            shutil.rmtree(place, ignore_errors=True)
-    return live, again
 
 
 def _replay(log: Path, warm: Backlog, backlog: Backlog) -> Reading:

@@ -10,18 +10,20 @@ from pathlib import Path
 
 import pytest
 
+_OTHERWISE = "run the tests as root where mounting is allowed; a simulated one is tested anyway"
+
 
 @contextmanager
 def small_disk(place: Path, *, owner: int = 0) -> Iterator[Path]:
     """One MiB at `place`, which is made; it belongs to the account `owner`."""
     if os.geteuid() != 0:
-        pytest.skip("a disk of one MiB must be mounted, which needs root: run the tests as root")
+        pytest.skip(f"a disk of one MiB must be mounted, which needs root; {_OTHERWISE}")
     place.mkdir()
     options = f"size=1m,mode=700,uid={owner}"
     mount = ["mount", "-t", "tmpfs", "-o", options, "tailrace-test", str(place)]
     mounted = subprocess.run(mount, capture_output=True, text=True)
     if mounted.returncode != 0:
-        pytest.skip(f"a disk of one MiB cannot be mounted here: {mounted.stderr.strip()}")
+        pytest.skip(f"root may not mount a disk here: {mounted.stderr.strip()}; {_OTHERWISE}")
     try:
         yield place
     finally:

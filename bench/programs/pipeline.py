@@ -32,7 +32,7 @@ def main() -> None:
         master=f"local[{wanted['cores']}]", app_name="tailrace bench", work_dir=work_dir
     )
     try:
-        sink = {"type": "delta", "path": wanted["lake"], "mode": wanted.get("mode", "upsert")}
+        sink = {"type": "delta", "path": wanted["lake"], "mode": wanted["mode"]}
         stream = Stream("lake", wanted["tables"], lambda _: open_sink(sink, session=spark))
         pipeline = Pipeline([stream], spark, open_store(wanted["log"]), work_dir=work_dir)
         positions = [("ready", wanted["ready_at"]), ("done", wanted["end"])]

@@ -5,15 +5,13 @@ A kill is an exception that nobody catches: whatever is durable then is what a n
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
-from tailrace import failpoint
 from tailrace.errors import LogFenced
 from tailrace.log.epochs import take_epoch
 from tailrace.sinks.queue import sink as queue_sink
@@ -21,7 +19,7 @@ from tailrace.sinks.queue.dead_letter import DeadLetters
 from tailrace.sinks.queue.errors import Kind
 from tailrace.sinks.queue.redrive import Request, Requests
 from tailrace.storage import FileStore, Store
-from tests.log.faulty_store import Killed
+from tests.dying import dies_at, met_at
 from tests.sinks.queue.servers import STREAM, WebhookQueue, open_queue, webhook
 from tests.spark.made_log import MadeLog, Table
 from tests.streams.by_hand import Run
@@ -88,17 +86,8 @@ def events(messages: list[dict[str, Any]]) -> dict[object, list[str]]:
 
 def deliver_killed(queue: WebhookQueue, store: Store, step: str, patch: pytest.MonkeyPatch) -> None:
     """A run that ends at the step."""
-
-    def kill(_: int) -> NoReturn:
-        raise Killed
-
-    name, _, count = step.partition(":")
-    with patch.context() as armed:
-        armed.setattr(failpoint, "_name", name)
-        armed.setattr(failpoint, "_left", int(count or 1))
-        armed.setattr(os, "_exit", kill)
-        with pytest.raises(Killed):
-            deliver(queue, store)
+    with dies_at(step, patch):
+        deliver(queue, store)
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -140,14 +129,10 @@ def deliver_stopped(
         deliver(queue, store)
         wake.append(len(queue.received()))
 
-    name, _, count = step.partition(":")
-    with patch.context() as armed:
-        armed.setattr(failpoint, "_name", name)
-        armed.setattr(failpoint, "_left", int(count or 1))
-        armed.setattr(os, "_exit", sleep)
-        # A redrive comes last: then there is nothing left to be fenced at.
-        with suppress(LogFenced) if "delete" in step else pytest.raises(LogFenced):
-            deliver(queue, store)
+    # A redrive comes last: then there is nothing left to be fenced at.
+    fenced = suppress(LogFenced) if "delete" in step else pytest.raises(LogFenced)
+    with met_at(step, sleep, patch), fenced:
+        deliver(queue, store)
 
 
 @pytest.mark.parametrize("step", [step for step in STEPS if not step.startswith("redrive")])

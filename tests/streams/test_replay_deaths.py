@@ -6,16 +6,13 @@ A kill is an exception that nobody catches: whatever is durable then is what a n
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
-from tailrace import failpoint
 from tailrace.sinks.memory import MemorySink
 from tailrace.storage import FileStore
-from tests.log.faulty_store import Killed
+from tests.dying import dies_at
 from tests.spark.made_log import MadeLog, Table
 from tests.streams.by_hand import rows_of
 from tests.streams.replaying import STREAM, Replayed, time_of
@@ -36,17 +33,8 @@ STEPS = [*BEGIN, *BATCH, *CLEAR]
 
 def serve_killed(flow: Replayed, step: str, patch: pytest.MonkeyPatch) -> None:
     """A process that ends at the step."""
-
-    def kill(_: int) -> NoReturn:
-        raise Killed
-
-    name, _, count = step.partition(":")
-    with patch.context() as armed:
-        armed.setattr(failpoint, "_name", name)
-        armed.setattr(failpoint, "_left", int(count or 1))
-        armed.setattr(os, "_exit", kill)
-        with pytest.raises(Killed):
-            flow.serve()
+    with dies_at(step, patch):
+        flow.serve()
 
 
 def history(log: MadeLog) -> Table:

@@ -9,12 +9,11 @@ from typing import Final, Self
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from tailrace.bases.progress import BaseProgress
+from tailrace.cli.bar import LINE_INTERVAL_S, make_bar
 from tailrace.cli.quantity import show_duration, show_size
 
-_LINE_INTERVAL_S: Final = 5.0
 _TABLES_SHOWN_MAX: Final = 3
 _XMIN_AGE_SHOWN_MIN: Final = 1_000_000
 
@@ -28,15 +27,7 @@ class BaseBar:
         self._next_line_s = float("-inf")
         self._said = ""
         self._unsaid: BaseProgress | None = None
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[facts]}"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
+        self._bar = make_bar(console)
         self._task = self._bar.add_task("waiting for a snapshot", total=None, facts="")
 
     def __enter__(self) -> Self:
@@ -71,7 +62,7 @@ class BaseBar:
 
     def _write(self, progress: BaseProgress) -> None:
         text = describe(progress)
-        self._next_line_s = self._clock() + _LINE_INTERVAL_S
+        self._next_line_s = self._clock() + LINE_INTERVAL_S
         self._said, self._unsaid = text, None
         line = f"{text}: {progress.share:.0%}, {facts(progress)}" if progress.tables else text
         self._console.print(line, soft_wrap=True, highlight=False, markup=False)

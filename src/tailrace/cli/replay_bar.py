@@ -5,16 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as RichProgress
 
+from tailrace.cli.bar import LINE_INTERVAL_S, make_bar
 from tailrace.streams.replay import Progress, Request
-
-_LINE_INTERVAL_S: Final = 5.0
 
 
 class ReplayBar:
@@ -26,15 +23,7 @@ class ReplayBar:
         self._console = console
         self._clock = clock
         self._next_line_s = float("-inf")
-        self._bar = RichProgress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TextColumn("{task.fields[facts]}"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
+        self._bar = make_bar(console)
         self._text = f"replay of {request.stream}, {request.window}"
         self._task = self._bar.add_task(escape(self._text), total=None, facts="")
 
@@ -58,7 +47,7 @@ class ReplayBar:
                 self._task, completed=progress.share, total=total, facts=facts(progress)
             )
         elif self._clock() >= self._next_line_s:
-            self._next_line_s = self._clock() + _LINE_INTERVAL_S
+            self._next_line_s = self._clock() + LINE_INTERVAL_S
             line = f"{self._text}: {progress.share:.0%}, {facts(progress)}"
             self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 

@@ -11,7 +11,7 @@ never makes a dead letter of it, however long it lasts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -99,7 +99,7 @@ KAFKA_ERROR: Final[Mapping[str, Kind]] = MappingProxyType(
                 *("Authentication", "SaslAuthentication", "SslAuthentication", "IllegalSaslState"),
                 *("DelegationTokenExpired", "UnsupportedSaslMechanism", "UnsupportedVersion"),
                 *("InvalidTopic", "UnknownTopicOrPartition", "PolicyViolation", "Config", "Kafka"),
-                *("IllegalSaslState", "InvalidRequiredAcks", "UnsupportedForMessageFormat"),
+                *("InvalidRequiredAcks", "UnsupportedForMessageFormat"),
             ),
             Kind.INFRASTRUCTURE,
         ),
@@ -123,27 +123,15 @@ def http_failure(status: int, reason: str, *, wait_s: float = 0.0) -> Failure:
     """What an answer that is not 2xx says about all messages of its request."""
     kind = HTTP_STATUS.get(status, Kind.RETRIABLE)
     hint = "see to the address and to what the receiver allows; the stream then goes on by itself"
-    return Failure(
-        kind,
-        f"HTTP {status}",
-        reason,
-        hint=hint if kind is Kind.INFRASTRUCTURE else "",
-        is_shared=True,
-        wait_s=wait_s,
-    )
+    failure = Failure(kind, f"HTTP {status}", reason, is_shared=True, wait_s=wait_s)
+    return _hinted(failure, hint)
 
 
 def kinesis_failure(code: str, message: str, *, is_shared: bool) -> Failure:
     """What Kinesis has said about a record, or about a request as a whole."""
     kind = KINESIS_CODE.get(code, Kind.RETRIABLE)
     hint = "see to the stream and to the rights; delivery then goes on by itself"
-    return Failure(
-        kind,
-        code,
-        message,
-        hint=hint if kind is Kind.INFRASTRUCTURE else "",
-        is_shared=is_shared,
-    )
+    return _hinted(Failure(kind, code, message, is_shared=is_shared), hint)
 
 
 def kafka_failure(error: str, message: str) -> Failure:
@@ -152,13 +140,12 @@ def kafka_failure(error: str, message: str) -> Failure:
         return no_answer(message)
     kind = KAFKA_ERROR.get(error, Kind.RETRIABLE)
     hint = "see to the topic, the properties and the rights; delivery then goes on by itself"
-    return Failure(
-        kind,
-        error,
-        message,
-        hint=hint if kind is Kind.INFRASTRUCTURE else "",
-        is_shared=True,
-    )
+    return _hinted(Failure(kind, error, message, is_shared=True), hint)
+
+
+def _hinted(failure: Failure, hint: str) -> Failure:
+    """Only what a person must see to has a hint."""
+    return replace(failure, hint=hint) if failure.kind is Kind.INFRASTRUCTURE else failure
 
 
 def no_answer(message: str) -> Failure:
