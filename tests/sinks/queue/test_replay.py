@@ -13,7 +13,7 @@ from tests.streams.replaying import Replayed, time_of
 from tests.streams.test_replay_deaths import history, serve_killed
 
 
-@pytest.mark.parametrize("step", ["queue.after_send:3", "replay.after_batch:2"])
+@pytest.mark.parametrize("step", ["queue.after_send:2", "replay.after_batch:2"])
 def test_f096_f098_replay_to_kinesis_sends_only_the_rest_after_a_death(
     kinesis: KinesisQueue, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
