@@ -32,15 +32,15 @@ MUTANTS: Final = (
     Mutant(
         "keepalives are acknowledged at once",
         "capture/core.py",
-        "            self._idle = _Idle(position, self._last_end)\n\n    def _take_data",
-        "            self.durable = max(self.durable, position)\n\n    def _take_data",
+        "                self._idle = _Idle(position, self._last_end)\n            messages",
+        "                self.durable = max(self.durable, position)\n            messages",
         CORE,
     ),
     Mutant(
         "a keepalive inside an open transaction counts as idle",
         "capture/core.py",
-        "        if not self._assembly.is_open:\n",
-        "        if True:\n",
+        "            if not self._assembly.is_open:\n",
+        "            if True:\n",
         CORE,
     ),
     Mutant(

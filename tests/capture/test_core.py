@@ -188,6 +188,20 @@ def test_a_keepalive_inside_an_open_transaction_proves_nothing(bench: Bench, wal
     assert isinstance(bench.store(), Seal) and bench.job is None
 
 
+def test_f012_keepalives_after_each_commit_are_as_good_as_the_last_of_them(
+    bench: Bench, wal: Wal
+) -> None:
+    sent: list[bytes] = []
+    for number in range(3):
+        sent += [*wal.commit(insert(number)).messages(), keepalive(wal.write_elsewhere())]
+    last = wal.end
+    begin, *_ = wal.commit(insert(4)).messages()
+    bench.receive(*sent, begin)
+    assert isinstance(bench.store(), Seal) and len(bench.log.transactions) == 3
+    bench.pass_time(1)
+    assert bench.job == StoreProgress(Lsn(last))
+
+
 def test_a_keepalive_between_the_parts_of_a_transaction_proves_nothing(
     bench: Bench, wal: Wal
 ) -> None:

@@ -67,9 +67,14 @@ class CoreMachine(RuleBasedStateMachine):
         self.wal.write_elsewhere(size)
 
     @precondition(lambda self: self.to_send and self.core.wants_input)
-    @rule(count=st.integers(1, 12), is_all=st.booleans())
-    def send(self, count: int, is_all: bool) -> None:
-        sent, self.to_send = self.to_send[:count], self.to_send[count:]
+    @rule(runs=st.lists(st.integers(0, 5), min_size=1, max_size=4), is_all=st.booleans())
+    def send(self, runs: list[int], is_all: bool) -> None:
+        """Some messages at once, with a keepalive between one run and the next."""
+        sent: list[bytes] = []
+        for count in runs:
+            sent += [keepalive(self.decoded())] if sent else []
+            sent += self.to_send[:count]
+            self.to_send = self.to_send[count:]
         self.core.receive(Messages.of(sent), self.now)
         if is_all:
             self.core.drained(self.now)

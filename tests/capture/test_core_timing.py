@@ -102,6 +102,24 @@ def test_transactions_are_sealed_by_age_and_by_size_while_more_comes(
     assert len(bench.log.transactions) == 2
 
 
+def test_a_steady_flow_is_sealed_by_age_though_each_transaction_is_all_there_is(
+    bench: Bench, wal: Wal
+) -> None:
+    limits = replace(LIMITS, trickle_bytes=500, seal_bytes=1 << 20)
+    bench.core = Core(START, limits=limits, now=bench.now)
+    seal_count = 0
+    for number in range(40):
+        bench.receive(*wal.commit(insert(number, size=200)).messages())
+        bench.pass_time(0.002)
+        seal_count += len(bench.store_all())
+    assert 4 <= seal_count <= 8 and len(bench.log.transactions) >= 30
+    bench.pass_time(0.020)
+    bench.store_all()
+    assert len(bench.log.transactions) == 40
+    bench.receive(*wal.commit(insert(41)).messages())
+    assert bench.job is not None, "little that comes now and then is sealed at once"
+
+
 def test_f045_reading_pauses_while_the_writer_is_behind_and_goes_on_after(
     bench: Bench, wal: Wal
 ) -> None:

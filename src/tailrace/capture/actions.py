@@ -16,7 +16,7 @@ class Limits:
     seal_bytes: int = 8 << 20
     seal_age_s: float = 0.020
     # A drained socket means that no more comes soon, but only after little has come: a sender that
-    # is about as fast as we are leaves it drained after every row.
+    # is about as fast as we are leaves it drained after every row. See `trickle`.
     trickle_bytes: int = 64 << 10
     part_bytes: int = 8 << 20
     pending_bytes_max: int = 32 << 20

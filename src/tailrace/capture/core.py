@@ -32,6 +32,7 @@ from tailrace.capture.actions import (
     StoreProgress,
 )
 from tailrace.capture.assembly import Assembly, Empty, FrameBuffer, Rejected, Whole
+from tailrace.capture.trickle import Trickle
 from tailrace.errors import SegmentCorrupt
 from tailrace.model import Lsn
 from tailrace.postgres.messages import Messages
@@ -62,6 +63,7 @@ class Core:
         self._last_end = tip
         self._complete = FrameBuffer()
         self._complete_at = now
+        self._trickle = Trickle(limits.trickle_bytes, limits.seal_age_s, now=now)
         self._is_drained = True
         self._drained_at = now
         self._is_stopping = False
@@ -133,7 +135,7 @@ class Core:
         """True while nothing more can be sealed: a job is under way, or so much has come that it
         waits for its age.
         """
-        return self._job is not None or self._complete.data_bytes > self._limits.trickle_bytes
+        return self._job is not None or self._complete.data_bytes > self._trickle.allowed_bytes
 
     @property
     def is_at_rest(self) -> bool:
@@ -183,15 +185,19 @@ class Core:
         is_keepalive = tags == _KEEPALIVE
         if not (is_keepalive | (tags == _WAL_DATA)).all():
             raise Rejected(CloseReason.MALFORMED)
-        first = 0
-        for place in [*np.flatnonzero(is_keepalive).tolist(), len(messages)]:
-            if place > first:
-                self._take_data(messages.slice(first, place), now)
-            if place < len(messages):
-                self._take_keepalive(messages.message(place), now)
-            first = place + 1
+        keepalives = np.flatnonzero(is_keepalive)
+        if len(keepalives):
+            # A sender that keeps up sends one after each commit; the last says all that they say.
+            position = [self._hear(messages.message(place), now) for place in keepalives][-1]
+            after = int(keepalives[-1]) + 1
+            self._take_data(messages.slice(0, after).without(keepalives), now)
+            if not self._assembly.is_open:
+                self._idle = _Idle(position, self._last_end)
+            messages = messages.slice(after, len(messages))
+        self._take_data(messages, now)
 
-    def _take_keepalive(self, message: bytes, now: float) -> None:
+    def _hear(self, message: bytes, now: float) -> Lsn:
+        """Take a keepalive; where the server stands."""
         if len(message) < _KEEPALIVE_BYTES:
             raise Rejected(CloseReason.MALFORMED)
         self.last_keepalive_at = now
@@ -199,10 +205,11 @@ class Core:
         self.received = max(self.received, position)
         if message[17]:
             self._is_reply_due = True
-        if not self._assembly.is_open:
-            self._idle = _Idle(position, self._last_end)
+        return position
 
     def _take_data(self, messages: Messages, now: float) -> None:
+        if not len(messages):
+            return
         for assembled in self._assembly.take(messages):
             match assembled:
                 case Whole(frames, end, commit_ts_us):
@@ -235,7 +242,9 @@ class Core:
     # Deciding.
 
     def _next_job(self, now: float) -> Job | None:
+        self._trickle.grow(now)
         if not self._queue and self._is_seal_due(now):
+            self._trickle.spend(self._complete.data_bytes)
             self._queue_complete()
         if self._queue:
             return self._queue.popleft()
@@ -245,9 +254,8 @@ class Core:
         return None
 
     def _is_seal_due(self, now: float) -> bool:
-        limits = self._limits
-        is_old = now >= self._complete_at + limits.seal_age_s
-        is_trickle = self._is_drained and self._complete.data_bytes <= limits.trickle_bytes
+        is_old = now >= self._complete_at + self._limits.seal_age_s
+        is_trickle = self._is_drained and self._complete.data_bytes <= self._trickle.allowed_bytes
         return is_trickle or self._is_stopping or is_old
 
     def _idle_is_good(self) -> bool:

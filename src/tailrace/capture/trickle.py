@@ -1,0 +1,27 @@
+"""How much may be sealed as soon as nothing more waits to be read, before it has its age.
+
+Little that comes now and then is durable at once. A steady flow is not: one small file after the
+other would take cores and disk from those who write to the database.
+"""
+
+from __future__ import annotations
+
+
+class Trickle:
+    """`allowed_bytes` grows by `bytes_max` in each `interval_s`, no further, and seals spend it."""
+
+    def __init__(self, bytes_max: int, interval_s: float, *, now: float) -> None:
+        self._bytes_max = bytes_max
+        self._interval_s = interval_s
+        self._at = now
+        self.allowed_bytes = float(bytes_max)
+
+    def grow(self, now: float) -> None:
+        """Let time have passed."""
+        grown = self._bytes_max * (now - self._at) / self._interval_s
+        self.allowed_bytes = min(self.allowed_bytes + grown, self._bytes_max)
+        self._at = now
+
+    def spend(self, count: int) -> None:
+        """So many bytes are being sealed."""
+        self.allowed_bytes = max(self.allowed_bytes - count, 0.0)
