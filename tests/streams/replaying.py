@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from tailrace.log.epochs import Fence, take_epoch
 from tailrace.postgres.pgoutput import POSTGRES_EPOCH_US
 from tailrace.sinks import Sink
 from tailrace.spark.options import NO_LIMIT
@@ -41,10 +42,15 @@ class Replayed:
     selection: Selection = EVERYTHING
     open_other_sink: Callable[[str, str], Sink] | None = None
     before_batch: Callable[[], None] = lambda: None
+    fence: Fence | None = None
 
     @property
     def replays(self) -> Replays:
         return Replays(self.store)
+
+    def taken_over(self) -> Replayed:
+        """The same by another node; this one is fenced from now on."""
+        return replace(self, fence=take_epoch(self.store, STREAM, node="another"))
 
     def go_on(self) -> None:
         """Deliver, live, to the end of the log."""
@@ -55,6 +61,7 @@ class Replayed:
                 stream=STREAM,
                 changes_max=self.changes_max,
                 selection=self.selection,
+                fence=self.fence,
             ).to_end()
 
     def ask(
@@ -94,7 +101,8 @@ class Replayed:
             open_other_sink=self.open_other_sink,
         )
         replaying = Replaying(stream, self.store, threading.Lock(), self._read)
-        ReplayLookout(self.store, STREAM, replaying).serve(request)
+        fence = self.fence or Fence(self.store, STREAM, 0)
+        ReplayLookout(self.store, STREAM, replaying).serve(request, fence)
         outcome = self.replays.outcome(request)
         assert outcome is not None
         return outcome

@@ -26,10 +26,10 @@ KEYS, ROUNDS = 6, 6
 WINDOW = 4
 
 
-def history(store: FileStore) -> Table:
+def history(store: FileStore, rounds: int = ROUNDS) -> Table:
     log, table = MadeLog(store), Table()
     log.insert(table, 0, KEYS)
-    for number in range(1, ROUNDS):
+    for number in range(1, rounds):
         for key in range(KEYS):
             log.commit(table, table.update(key, key, f"note {number}", number))
     return table

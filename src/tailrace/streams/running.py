@@ -129,7 +129,8 @@ class RunningStream:
         """Prepare, start the query, notice its end, or wait: whatever is due."""
         if self._is_stopped or self.is_fenced:
             return
-        self._replays.step(now)
+        if not self._node or self._fence is not None:
+            self._replays.step(now, self._fence or Fence(self._store, self._stream.name, 0))
         if self._preparation is not None:
             if self._preparation.is_over:
                 self._prepared(now)

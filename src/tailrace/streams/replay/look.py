@@ -1,7 +1,8 @@
 """Looks for requests for replays of one stream, and has them carried out in a thread of its own.
 
 A replay that fails touches neither the stream nor the slot. What may pass is tried again, with
-backoff, from where it is; what needs a person ends it, with the reason in its outcome.
+backoff, from where it is; what needs a person ends it, with the reason in its outcome. Once
+another pipeline has taken the stream over, the replay is left to that one as well.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Final
 
 from tailrace.backoff import Backoff
 from tailrace.errors import LogFenced, StoreError, TailraceError
+from tailrace.log.epochs import Fence
 from tailrace.storage import Store
 from tailrace.streams.failure import failure_of
-from tailrace.streams.record import StreamRecord
 from tailrace.streams.replay.request import Request
-from tailrace.streams.replay.requests import Outcome, Replays, outcome_of, record_name
+from tailrace.streams.replay.requests import Outcome, Replays, outcome_of
 from tailrace.streams.replay.run import Replaying, Stopped
 
 logger = logging.getLogger(__name__)
@@ -46,8 +47,8 @@ class ReplayLookout:
         """Whether a replay runs."""
         return self._thread is not None and self._thread.is_alive()
 
-    def step(self, now: float) -> None:
-        """Look for a request, if it is time to."""
+    def step(self, now: float, fence: Fence) -> None:
+        """Look for a request, if it is time to; `fence` is that of the stream."""
         if self.is_at_work or now < self._look_at:
             return
         self._look_at = now + LOOK_S
@@ -59,7 +60,7 @@ class ReplayLookout:
         if request is not None:
             name = f"tailrace-replay-{self._stream}"
             self._thread = threading.Thread(
-                target=self.serve, args=[request], name=name, daemon=True
+                target=self.serve, args=[request, fence], name=name, daemon=True
             )
             self._thread.start()
 
@@ -69,17 +70,20 @@ class ReplayLookout:
         if self._thread is not None:
             self._thread.join()
 
-    def serve(self, request: Request) -> None:
-        """Carry a request out, unless told to stop before it is over."""
+    def serve(self, request: Request, fence: Fence) -> None:
+        """Carry a request out, unless told to stop, or overtaken, before it is over."""
         unknown = 0
         while not self._stop.is_set():
             try:
-                outcome = self._replays.outcome(request) or self._carry_out(request)
-                self._finish(request, outcome)
+                outcome = self._replays.outcome(request) or self._carry_out(request, fence)
+                self._finish(request, outcome, fence)
                 return
             except Stopped:
                 return
             except Exception as raised:
+                if isinstance(raised, LogFenced) and self._is_overtaken(fence):
+                    logger.info("replay left to another stream=%s", self._stream)
+                    return
                 failure = failure_of(raised)
                 unknown += not failure.is_known
                 trace = None if failure.is_known else raised
@@ -89,13 +93,23 @@ class ReplayLookout:
                     exc_info=trace,
                 )
                 if unknown > UNKNOWN_FAILURES_MAX:
-                    self._finish(request, self._failed(request, failure.error))
+                    self._finish(request, self._failed(request, failure.error), fence)
                     return
                 self._stop.wait(self._backoff.next_s())
 
-    def _carry_out(self, request: Request) -> Outcome:
+    def _is_overtaken(self, fence: Fence) -> bool:
+        """Whether it is not only a number that was taken by the one before us."""
         try:
-            outcome = self._replaying.carry_out(request, self._stop)
+            fence.check()
+        except LogFenced:
+            return True
+        except StoreError as error:
+            logger.debug("epochs cannot be read error=%s", error)
+        return False
+
+    def _carry_out(self, request: Request, fence: Fence) -> Outcome:
+        try:
+            outcome = self._replaying.carry_out(request, self._stop, fence)
         except LogFenced:
             # Another process carries it out: what becomes of it is for that one to say.
             raise
@@ -112,9 +126,8 @@ class ReplayLookout:
         count = progress.change_count if progress is not None else 0
         return outcome_of(request, "failed", count, f"{error}{hint}")
 
-    def _finish(self, request: Request, outcome: Outcome) -> None:
-        StreamRecord(self._store, record_name(self._stream)).release()
-        self._replays.finish(request, outcome)
+    def _finish(self, request: Request, outcome: Outcome, fence: Fence) -> None:
+        self._replays.finish(request, outcome, fence)
         logger.info(
             "replay over stream=%s id=%s state=%s changes=%d note=%s",
             *(self._stream, request.id, outcome.state, outcome.change_count, outcome.note),

@@ -20,6 +20,7 @@ from typing import Final, Literal
 from tailrace.errors import ConfigError, SegmentCorrupt
 from tailrace.failpoint import failpoint
 from tailrace.log import layout
+from tailrace.log.epochs import Fence
 from tailrace.sinks.sink import REPLAY_SUFFIX
 from tailrace.storage import ObjectExists, ObjectMissing, Store
 from tailrace.streams.record import StreamRecord
@@ -126,12 +127,16 @@ class Replays:
         entries = self._store.list(f"{layout.replay_prefix(stream)}done/")
         return _outcome(self._store.get(entries[-1].key)) if entries else None
 
-    def finish(self, request: Request, outcome: Outcome) -> None:
-        """It is over: say what became of it, then forget the request."""
+    def finish(self, request: Request, outcome: Outcome, fence: Fence) -> None:
+        """It is over: say what became of it, let the log go, then forget the request. Raises
+        LogFenced if that is for another to do: by now there may be another request.
+        """
         failpoint("replay.before_clear")
         with suppress(ObjectExists):
             self._store.put_new(_key(request, "done"), json.dumps(asdict(outcome)).encode())
         failpoint("replay.after_outcome")
+        fence.check()
+        StreamRecord(self._store, record_name(request.stream)).release()
         old = self._store.list(_folder(request, "done"))[:-_OUTCOMES_MAX]
         self._store.delete([*(entry.key for entry in old), layout.replay_key(request.stream)])
         rest = [

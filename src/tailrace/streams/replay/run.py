@@ -21,7 +21,7 @@ from typing import Final
 
 from tailrace.errors import ConfigError, SinkError
 from tailrace.log import Reader
-from tailrace.log.epochs import newest_fence
+from tailrace.log.epochs import Fence
 from tailrace.sinks import Holds, Sink
 from tailrace.sinks.queue.dead_letter import DeadLetters, root_of
 from tailrace.spark.options import BATCH_BYTES, NO_LIMIT
@@ -76,12 +76,16 @@ class Replaying:
     turn: AbstractContextManager[object]
     read: Read = read_batches
 
-    def carry_out(self, request: Request, stop: threading.Event) -> Outcome:
-        """Until it is over; raises Stopped, and whatever source and sink raise."""
+    def carry_out(self, request: Request, stop: threading.Event, fence: Fence) -> Outcome:
+        """Until it is over; raises Stopped, LogFenced if another pipeline has taken the stream
+        over, and whatever source and sink raise.
+        """
         replays = Replays(self.store)
         if replays.is_cancelled(request):
             return self._ended(request)
         with closing(self._open_sink(request)) as sink:
+            # The sink has looked up who delivers the stream: that must have been us.
+            fence.check()
             window = replays.window(request) or replays.begin(request, self._window(request, sink))
             logger.info(
                 "replay begins stream=%s id=%s after=%s upto=%s",
@@ -90,7 +94,7 @@ class Replaying:
             if window.is_empty:
                 return outcome_of(request, "done", 0, window.note)
             try:
-                delivery = self._run(request, window, sink, stop)
+                delivery = self._run(request, window, sink, stop, fence)
             except Cancelled:
                 return self._ended(request)
         notes = [note for note in (window.note, self._refused(request)) if note]
@@ -124,8 +128,15 @@ class Replaying:
         holds = Holds.MESSAGES if request.to_sink else sink.holds
         return resolve(request, Reader(self.store), tables, holds)
 
-    def _run(self, request: Request, window: Window, sink: Sink, stop: threading.Event) -> Delivery:
-        stream, fence = self.stream, newest_fence(self.store, request.stream)
+    def _run(
+        self,
+        request: Request,
+        window: Window,
+        sink: Sink,
+        stop: threading.Event,
+        fence: Fence,
+    ) -> Delivery:
+        stream = self.stream
         record = StreamRecord(self.store, record_name(request.stream), fence)
         shapes = Shapes(self.store, stream.selection)
         own = StreamRecord(self.store, request.stream, fence)
@@ -158,6 +169,8 @@ class Replaying:
         """Where the replay goes on; one that has no batch yet begins behind all numbers that the
         record or the sink has.
         """
+        # Looked up before the record: whoever overtakes us puts letters only behind a batch.
+        letters = [entry.key for entry in self.store.list(root_of(record_name(request.stream)))]
         newest = record.newest()
         if newest is None or newest.selection != run_name(request):
             relations = [shapes.of(table) for table in window.tables]
@@ -166,8 +179,7 @@ class Replaying:
             recorded = sink.committed(record_name(request.stream), relations)
             last = max([newest.sequence if newest else -1, *recorded.values()])
             # Letters of an earlier replay are outdone: whoever wants them asks again.
-            letters = root_of(record_name(request.stream))
-            self.store.delete(entry.key for entry in self.store.list(letters))
+            self.store.delete(letters)
             newest = BatchRecord(
                 sequence=last + 1,
                 after=window.start,
