@@ -65,7 +65,7 @@ class Pair:
                 {
                     "source": {"name": "main", "dsn": dsn},
                     "log": {"url": f"file:{directory / 'log'}"},
-                    "capture": {"mode": "wal"},
+                    "capture": {"mode": "wal", "receive_timeout": "8s"},
                     "streams": streams,
                 },
             )

@@ -5,6 +5,7 @@ forbidding; and there are rows whose messages they refuse for good.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -77,6 +78,7 @@ def bad_kinesis(random: Random) -> Iterator[tuple[KinesisQueue, str, Mood]]:
     """A stream on moto's server, and its address."""
     keys = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
     os.environ.update(keys, NO_PROXY="127.0.0.1")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     assert server._server is not None

@@ -10,6 +10,8 @@ letters are redriven, everything has.
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,6 +22,7 @@ from pathlib import Path
 from random import Random, SystemRandom
 from typing import Any, Final
 
+from tests.archive import java_options
 from tests.oracle import journal
 from tests.oracle.arrivals import Row, committed, file_problems, queue_problems, rows_problems
 from tests.oracle.bad_servers import MOODS, TIMEOUT_S, Mood, bad_kinesis, bad_webhook
@@ -174,7 +177,7 @@ def configuration(directory: Path, dsns: list[str], sinks: dict[str, Any]) -> di
         "log": {"url": f"file:{directory / 'log'}"},
         "capture": {"mode": "wal", "tables": tables},
         "streams": {
-            name: {"tables": tables, "sink": sink, "trigger_interval": "500ms"}
+            name: {"tables": tables, "sink": sink, "trigger_interval": "1s"}
             for name, sink in streams.items()
         },
     }
@@ -232,8 +235,10 @@ def main(seconds: float, seed: int) -> None:
     """What was left behind stays if it fails."""
     directory = Path(tempfile.mkdtemp(prefix=f"tailrace-streams-{seed}-"))
     directory.chmod(0o711)
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", java_options())
     say(f"seed {seed} in {directory}")
     run(directory, seed=seed, seconds=seconds)
+    shutil.rmtree(directory)
 
 
 if __name__ == "__main__":

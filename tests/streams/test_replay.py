@@ -80,6 +80,20 @@ def test_f105_replay_puts_back_what_was_lost_and_nothing_old_over_new(
     assert lake_rows(path) == orders.rows
 
 
+def test_replay_up_to_where_the_stream_stands_is_not_interrupted(
+    log: MadeLog, orders: Table, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log.insert(orders, 1, 4)
+    for number in range(1, 5):
+        log.commit(orders, orders.update(number, number, "now", None))
+    flow = Replayed(log.store, lake(path), changes_max=2)
+    flow.go_on()
+    lose(path, "id = 4")
+    assert flow.replay(time_of(1)).change_count == 8
+    assert lake_rows(path) == orders.rows
+    assert "interrupted" not in caplog.text
+
+
 def test_replay_of_what_was_emptied_since_brings_nothing_back(
     log: MadeLog, orders: Table, path: Path
 ) -> None:

@@ -25,6 +25,7 @@ from tailrace.storage import Store
 from tailrace.streams.control import Control
 from tailrace.streams.place import Place, Wish
 from tailrace.streams.running import RunningStream
+from tailrace.streams.starts import Starts
 from tailrace.streams.stream import Stream, StreamState
 from tailrace.streams.upkeep import Upkeep
 
@@ -59,7 +60,14 @@ class Pipeline:
             self._upkeep = Upkeep(compactor, interval_s=compaction_interval_s)
         spark.dataSource.register(PackedDataSource)
         node = "" if control is None else control.node
-        self._make = partial(RunningStream, spark=spark, store=store, work_dir=work_dir, node=node)
+        self._make = partial(
+            RunningStream,
+            spark=spark,
+            store=store,
+            work_dir=work_dir,
+            node=node,
+            starts=Starts(),
+        )
         wishes = [Wish(stream.name, stream) for stream in streams]
         self._places = {wish.name: Place(wish, self._make) for wish in wishes}
 

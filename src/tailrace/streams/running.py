@@ -36,6 +36,7 @@ from tailrace.streams.relay import Relay
 from tailrace.streams.replay.look import ReplayLookout
 from tailrace.streams.replay.run import Replaying
 from tailrace.streams.resume import Resume, resume
+from tailrace.streams.starts import Starts
 from tailrace.streams.stream import Stream, StreamState
 
 logger = logging.getLogger(__name__)
@@ -63,11 +64,13 @@ class RunningStream:
         work_dir: Path,
         *,
         node: str = "",
+        starts: Starts | None = None,
     ) -> None:
         """`node` is under which name an epoch of the stream is taken; without it none is, and no
-        other pipeline may deliver the stream.
+        other pipeline may deliver the stream. `starts` are shared by all streams.
         """
         self._node = node
+        self._starts = starts or Starts()
         self._fence: Fence | None = None
         self._tally = Tally()
         self.is_fenced = False
@@ -132,7 +135,8 @@ class RunningStream:
         if not self._node or self._fence is not None:
             self._replays.step(now, self._fence or Fence(self._store, self._stream.name, 0))
         if self._preparation is not None:
-            if self._preparation.is_over:
+            failed = self._preparation.error is not None
+            if self._preparation.is_over and (failed or self._starts.has_room(now)):
                 self._prepared(now)
         elif self._query is None:
             if now >= self._again_at:
@@ -212,6 +216,7 @@ class RunningStream:
         self._query = start_query(
             self._spark, stream, options, relay, checkpoints=self._checkpoints
         )
+        self._starts.begun(self._query, now)
         self._started_at = self._look_at = now
         logger.info("stream started stream=%s after=%s", stream.name, options.start)
 

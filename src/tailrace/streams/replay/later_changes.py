@@ -54,7 +54,8 @@ class LaterKeys:
         """What was changed last at or before `upto` is not asked for any more."""
         if self._parts:
             every = self._together()
-            self._parts = [every.filter(pa.array(_is_after(every, upto)))]
+            later = every.filter(pa.array(_is_after(every, upto)))
+            self._parts = [later] if later.num_rows else []
 
     def add(self, changes: TableChanges) -> None:
         """Changes that follow all those before; raises SchemaError or LogError."""
