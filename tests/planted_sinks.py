@@ -1,4 +1,4 @@
-"""Bugs in the sinks and in compaction that the tests must notice, beside those in `planted`."""
+"""Bugs in sinks, replays and compaction that the tests must notice, beside those in `planted`."""
 
 from __future__ import annotations
 
@@ -76,5 +76,19 @@ SINK_MUTANTS: Final = (
         "        gone = gone_tables(self._store)\n",
         "        gone: set[int] = set()\n",
         ("tests/compaction/test_compaction.py",),
+    ),
+    Mutant(
+        "a zombie forgets the request of another replay",
+        "streams/replay/requests.py",
+        "        fence.check()\n",
+        "",
+        ("tests/streams/test_replay_zombies.py",),
+    ),
+    Mutant(
+        "a replay of rows fails behind the last change that was made since",
+        "streams/replay/later_changes.py",
+        "[later] if later.num_rows else []",
+        "[later]",
+        ("tests/streams/test_replay.py",),
     ),
 )

@@ -20,22 +20,21 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random, SystemRandom
-from typing import Any, Final
+from typing import Final
 
 from tests.archive import java_options
 from tests.oracle import journal
 from tests.oracle.arrivals import Row, committed, file_problems, queue_problems, rows_problems
-from tests.oracle.bad_servers import MOODS, TIMEOUT_S, Mood, bad_kinesis, bad_webhook
+from tests.oracle.bad_servers import MOODS, Mood, bad_kinesis, bad_webhook
 from tests.oracle.fates import Nodes
+from tests.oracle.told import QUEUES, WINDOW, configuration
 from tests.oracle.verdict import settle
 from tests.server import FAST_SETTINGS, Database, Server
 from tests.sinks.queue.servers import Queue
 
 WRITERS: Final = 4
-WINDOW: Final = 50
 PATIENCE_S: Final = 600.0
 PROGRESS_S: Final = 30.0
-QUEUES: Final = ("hook", "kinesis")
 
 
 @dataclass
@@ -159,28 +158,6 @@ class Soak:
         arrived = len(self.queues["hook"].received())
         struck = dict(self.nodes.struck)
         return f"{writers.committed} transactions, {arrived} at the hook, {moods}, {struck}"
-
-
-def configuration(directory: Path, dsns: list[str], sinks: dict[str, Any]) -> dict[str, Any]:
-    """What both nodes are told."""
-    tables = [f"{journal.SCHEMA}.{table}" for table in journal.TABLES]
-    queue = {"window_count": WINDOW, "timeout": f"{TIMEOUT_S:.0f}s", "retry_max_elapsed": "5s"}
-    streams = {
-        "hook": {**queue, "type": "webhook", "batch_count": 20, **sinks["hook"]},
-        "kinesis": {**queue, "type": "kinesis", "on_exhausted": "dead_letter", **sinks["kinesis"]},
-        "copy": {"type": "postgres", "dsn": dsns[1]},
-        "lake": {"type": "delta", "path": str(directory / "lake"), "engine": "deltalake"},
-        "files": {"type": "parquet", "path": str(directory / "changes")},
-    }
-    return {
-        "source": {"name": "main", "dsn": dsns[0]},
-        "log": {"url": f"file:{directory / 'log'}"},
-        "capture": {"mode": "wal", "tables": tables},
-        "streams": {
-            name: {"tables": tables, "sink": sink, "trigger_interval": "1s"}
-            for name, sink in streams.items()
-        },
-    }
 
 
 def run(directory: Path, *, seed: int, seconds: float) -> None:
