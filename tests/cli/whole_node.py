@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -59,7 +60,7 @@ class WholeNode:
     def await_said(self, *words: str, times: int = 1) -> None:
         """Wait until each of these was said so often, in all."""
         for each in words:
-            wait_until(lambda each=each: self._has_said(each, times), patience_s=PATIENCE_S)
+            wait_until(partial(self._has_said, each, times), patience_s=PATIENCE_S)
 
     def _has_said(self, words: str, times: int) -> bool:
         assert self.is_running, self.said[-4000:]
