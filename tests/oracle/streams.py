@@ -33,6 +33,9 @@ from tests.server import FAST_SETTINGS, Database, Server
 from tests.sinks.queue.servers import Queue
 
 WRITERS: Final = 4
+LIFE_S: Final = 60.0
+"""How long both nodes are left alone, on average."""
+
 PATIENCE_S: Final = 600.0
 PROGRESS_S: Final = 30.0
 
@@ -54,14 +57,15 @@ class Soak:
     def go(self, seconds: float, writers: journal.Journaling) -> None:
         """Let everything happen, for so long."""
         began = time.monotonic()
-        strike_at = fault_at = said_at = began
+        fault_at = said_at = began
+        strike_at = began + LIFE_S
         while (now := time.monotonic()) < began + seconds:
             if now >= fault_at:
                 self._disturb()
                 fault_at = now + self.random.uniform(2, 8)
-            if now >= strike_at + 20:
+            if now >= strike_at:
                 self.nodes.strike()
-                strike_at = time.monotonic() + self.random.uniform(0, 20)
+                strike_at = time.monotonic() + self.random.uniform(0.5, 1.5) * LIFE_S
             if now >= said_at:
                 said_at = now + PROGRESS_S
                 say(f"{now - began:5.0f} s: {self._progress(writers)}")

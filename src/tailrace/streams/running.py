@@ -135,8 +135,7 @@ class RunningStream:
         if not self._node or self._fence is not None:
             self._replays.step(now, self._fence or Fence(self._store, self._stream.name, 0))
         if self._preparation is not None:
-            failed = self._preparation.error is not None
-            if self._preparation.is_over and (failed or self._starts.has_room(now)):
+            if self._preparation.is_over and self._may_begin(self._preparation, now):
                 self._prepared(now)
         elif self._query is None:
             if now >= self._again_at:
@@ -192,6 +191,10 @@ class RunningStream:
         self._counted = delivery.delivered.change_count
         load_due(delivery, store, patterns, selection, unfinished=at.unfinished, stop=stop)
 
+    def _may_begin(self, preparation: Preparation, now: float) -> bool:
+        failed = preparation.error is not None
+        return failed or self._starts.may_begin(self._stream.name, now)
+
     def _prepared(self, now: float) -> None:
         preparation, self._preparation = self._preparation, None
         assert preparation is not None
@@ -216,7 +219,7 @@ class RunningStream:
         self._query = start_query(
             self._spark, stream, options, relay, checkpoints=self._checkpoints
         )
-        self._starts.begun(self._query, now)
+        self._starts.begun(stream.name, self._query, now)
         self._started_at = self._look_at = now
         logger.info("stream started stream=%s after=%s", stream.name, options.start)
 

@@ -14,6 +14,10 @@ PATIENCE_S: Final = 10.0
 """Later than that nobody waits for a query that has begun: Spark does not either."""
 
 
+ASKS_S: Final = 5.0
+"""Whoever has not asked for so long does not want to begin any more."""
+
+
 class Query(Protocol):
     """What is asked of a query of Spark's."""
 
@@ -25,23 +29,30 @@ class Query(Protocol):
 
 
 class Starts:
-    """The queries of one pipeline that are beginning. Not thread-safe."""
+    """The queries of one pipeline that begin, and the streams that wait for their turn, in the
+    order in which they came. Not thread-safe.
+    """
 
     def __init__(self, at_once: int | None = None) -> None:
         self._at_once = at_once or max(1, (os.cpu_count() or 1) // 2)
         self._beginning: list[tuple[Query, float]] = []
+        self._waiting: dict[str, float] = {}
 
-    def has_room(self, now: float) -> bool:
-        """Whether another one may begin."""
+    def may_begin(self, stream: str, now: float) -> bool:
+        """Whether it is a stream's turn; it asks again until it is."""
         self._beginning = [
             (query, until)
             for query, until in self._beginning
             if now < until and query.isActive and _is_beginning(query)
         ]
-        return len(self._beginning) < self._at_once
+        self._waiting[stream] = now
+        asking = [name for name, at in self._waiting.items() if now - at < ASKS_S]
+        self._waiting = {name: self._waiting[name] for name in asking}
+        return asking.index(stream) < self._at_once - len(self._beginning)
 
-    def begun(self, query: Query, now: float) -> None:
-        """One has been started; it is up once its process has answered."""
+    def begun(self, stream: str, query: Query, now: float) -> None:
+        """Its query has been started; it is up once its process has answered."""
+        self._waiting.pop(stream, None)
         self._beginning.append((query, now + PATIENCE_S))
 
 
