@@ -188,11 +188,11 @@ class Core:
         keepalives = np.flatnonzero(is_keepalive)
         if len(keepalives):
             # A sender that keeps up sends one after each commit; the last says all that they say.
-            position = [self._hear(messages.message(place), now) for place in keepalives][-1]
+            heard = [self._hear(messages.message(place), now) for place in keepalives.tolist()]
             after = int(keepalives[-1]) + 1
             self._take_data(messages.slice(0, after).without(keepalives), now)
             if not self._assembly.is_open:
-                self._idle = _Idle(position, self._last_end)
+                self._idle = _Idle(heard[-1], self._last_end)
             messages = messages.slice(after, len(messages))
         self._take_data(messages, now)
 
