@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 from typing import cast
 
@@ -33,7 +33,10 @@ class Source:
         self.has_taken = threading.Event()
         self.now_s = 0.0
 
-    def take(self, oids: Sequence[int]) -> list[TableResult]:
+    def take(
+        self, oids: Sequence[int], *, still_wanted: Callable[[], Collection[int]]
+    ) -> list[TableResult]:
+        assert set(still_wanted()) >= set(oids)
         self.taken.append(list(oids))
         if self.failures:
             raise self.failures.pop()

@@ -12,14 +12,16 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from tailrace.bases.automatic import AutomaticBases
 from tailrace.bases.progress import BaseProgress
 from tailrace.bases.reading import Failure, Outcome, Reading
 from tailrace.bases.runner import ThreadRunner
 from tailrace.bases.stretch import Stretch
+from tailrace.bases.take import BaseSettings, BaseTaker
 from tailrace.compaction import Compactor
 from tailrace.compaction import Outcome as Folded
 from tailrace.errors import ConfigError, SourceError, TailraceError
-from tailrace.log import BaseOrigin
+from tailrace.log import BaseOrigin, layout
 from tailrace.log.bases import newest_bases, newest_positions
 from tailrace.postgres.session import connect
 from tailrace.status.under_way import bases_under_way
@@ -27,7 +29,7 @@ from tailrace.storage import FileStore, Store
 from tests.bases.oracle import assert_equal, base_rows
 from tests.bases.taking import PATIENT, captured, oid_of, take
 from tests.capture.oracle import read_changes
-from tests.capture.running import Running, settings, wait_caught_up, wait_until
+from tests.capture.running import NAMES, Running, settings, wait_caught_up, wait_until
 from tests.compaction.process import here
 from tests.server import Database
 
@@ -272,6 +274,21 @@ def test_two_at_once_are_refused(
 
         take(database.dsn, store, runner=Second())
         assert len(errors) == 1
+
+
+def test_of_two_nodes_one_takes_the_base_of_a_new_table(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    with captured(database, store, source, "t"):
+
+        def late_taker(dsn: str, stop: threading.Event) -> BaseTaker:
+            take(dsn, store)
+            return BaseTaker(BaseSettings(dsn, NAMES, PATIENT), store, ThreadRunner(2), stop=stop)
+
+        node = AutomaticBases(store, NAMES, dsn=lambda: database.dsn, taker=late_taker)
+        node.turn()
+        bases = [found for found in store.list(layout.BASES) if found.key.endswith("base.json")]
+        assert len(bases) == 1
 
 
 def test_a_snapshot_that_is_held_for_too_long_is_given_up(

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from types import TracebackType
 from typing import Final, Self
@@ -120,11 +121,14 @@ class AutomaticBases:
         dsn = self._dsn()
         if dsn is None or read_genesis(self._store) is None:
             return
-        waiting = tables_in_want(dsn, self._names, self._store)
+        in_want = partial(tables_in_want, dsn, self._names, self._store)
+        waiting = in_want()
         self._put_off = {oid: self._put_off[oid] for oid in waiting if oid in self._put_off}
         late = {oid for oid, each in self._put_off.items() if self._clock() < each.until_s}
         due = [oid for oid in waiting if oid not in late]
-        for result in self._taker(dsn, self._stop).take(due) if due else []:
+        if not due:
+            return
+        for result in self._taker(dsn, self._stop).take(due, still_wanted=in_want):
             if result.error is not None:
                 self._postpone(result)
 

@@ -41,7 +41,10 @@ _NAME_BYTES_MAX: Final = 63
 
 @dataclass(frozen=True, slots=True)
 class TableResult:
-    """What became of one table: its base, or why there is none; what may pass is tried again."""
+    """What became of one table: its base, or why there is none; what may pass is tried again.
+
+    Neither if another process took it meanwhile.
+    """
 
     oid: int
     table: str

@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -72,16 +72,21 @@ class BaseTaker:
         self._stop = stop
         self._show = show
 
-    def take(self, oids: Sequence[int]) -> list[TableResult]:
+    def take(
+        self, oids: Sequence[int], *, still_wanted: Callable[[], Collection[int]] | None = None
+    ) -> list[TableResult]:
         """A new base for each of these published tables. Raises TailraceError if none could be
         tried, or if told to stop; what concerns one table alone is in its result.
+
+        `still_wanted` is asked once nobody else takes bases: those that others have just taken
+        may be left out.
         """
         left, tries = list(dict.fromkeys(oids)), Counter[int]()
         results: list[TableResult] = []
         while left:
             tries[left[0]] += 1
             try:
-                group = self._take_group(left)
+                group = self._take_group(left, still_wanted)
             except TailraceError as error:
                 # There was no snapshot: the tables that it was for start again.
                 if self._stop.is_set() or not error.retry or tries[left[0]] >= TRIES_MAX:
@@ -100,12 +105,17 @@ class BaseTaker:
         logger.warning("base starts again table=%s reason=%s", result.table, result.error)
         return True
 
-    def _take_group(self, oids: Sequence[int]) -> list[TableResult]:
+    def _take_group(
+        self, oids: Sequence[int], still_wanted: Callable[[], Collection[int]] | None
+    ) -> list[TableResult]:
         settings, limits = self._settings, self._settings.limits
         with snapshot_holder(settings.dsn, self._store, application_name=HOLDER_NAME) as holder:
             try:
                 self._be_alone(holder.session)
                 source = self._source(holder.session)
+                wanted = set(oids if still_wanted is None else still_wanted())
+                if done := [TableResult(oid, str(oid)) for oid in oids if oid not in wanted]:
+                    return done
                 chosen = _group(holder.session, oids)
                 patience = Patience(limits.try_ms, limits.wait_s, self._wait, self._go_on)
                 snapshot = holder.hold(patience)
