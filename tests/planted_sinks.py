@@ -15,6 +15,27 @@ SINK_MUTANTS: Final = (
         ("tests/streams/test_queue.py",),
     ),
     Mutant(
+        "a zombie's letter is told of",
+        "sinks/queue/sink.py",
+        "            self._fence.check()\n            self._copier.put(kept)\n",
+        "            self._copier.put(kept)\n",
+        ("tests/sinks/queue/test_copies.py",),
+    ),
+    Mutant(
+        "a copy of a letter is forgotten before its queue has it",
+        "sinks/queue/copier.py",
+        "            if sent.delivered:\n                self._outbox.remove(sent.delivered)\n",
+        "            self._outbox.remove(each.place for each in letters)\n",
+        ("tests/sinks/queue/test_copies.py",),
+    ),
+    Mutant(
+        "a letter that was found is told of without its error",
+        "sinks/queue/dead_letter.py",
+        "            letter = Letter.from_json(self._store.get(key), key=key)\n",
+        "            pass\n",
+        ("tests/sinks/queue/test_copies.py",),
+    ),
+    Mutant(
         "a pipeline that was fenced leads again without the lock",
         "streams/leading.py",
         "            self._presumed.discard(name)\n",

@@ -14,7 +14,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.cli.config import Config, ConsoleSink, DeltaSink, load, parse
+from tailrace.cli.config import Config, load, parse
+from tailrace.cli.sink_sections import ConsoleSink, DeltaSink
 from tailrace.errors import ConfigError
 
 ROOT = Path("/srv/shop")
@@ -217,6 +218,21 @@ MISTAKES = {
         "streams: {a: {sink: {type: pigeon}}}",
         'streams.a.sink.type "pigeon" must be one of delta, postgres, parquet, webhook',
         "",
+    ),
+    "misspelt key of a dead letter queue": (
+        "streams: {a: {sink: {type: webhook, url: u, dead_letter_queue: {type: kafka, topik: s}}}}",
+        "unknown key streams.a.sink.dead_letter_queue.topik",
+        'did you mean "topic"?',
+    ),
+    "dead letter queue that is none": (
+        "streams: {a: {sink: {type: webhook, url: u, dead_letter_queue: {type: delta}}}}",
+        'streams.a.sink.dead_letter_queue.type "delta" must be one of webhook, kafka, kinesis',
+        "",
+    ),
+    "dead letter queue as text": (
+        "streams: {a: {sink: {type: webhook, url: u, dead_letter_queue: dead}}}",
+        'streams.a.sink.dead_letter_queue "dead" must be a mapping',
+        "dead_letter_queue: {type: kinesis",
     ),
     "unknown mode": (
         "capture: {mode: fast}",

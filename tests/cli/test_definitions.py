@@ -35,6 +35,7 @@ streams:
       url: ${HOOK}
       secret: hunter2
       headers: {Authorization: "Bearer ${PW}", X-Plain: "${PW}"}
+      dead_letter_queue: {type: webhook, url: "${HOOK}", secret: hunter2}
   copy: {sink: {type: postgres, dsn: "postgresql://ann:hunter2@db/shop", schema: s}}
 """
 
@@ -56,6 +57,8 @@ def test_f120_no_secret_leaves_the_file(config: Config) -> None:
     assert definitions["hook"].sink["url"] == "${HOOK}"
     assert definitions["hook"].sink["secret"] == HIDDEN
     assert definitions["hook"].sink["headers"] == {"Authorization": HIDDEN, "X-Plain": "${PW}"}
+    dead = {"type": "webhook", "url": "${HOOK}", "secret": HIDDEN}
+    assert definitions["hook"].sink["dead_letter_queue"] == dead
     assert definitions["copy"].sink == {"type": "postgres", "dsn": HIDDEN, "schema": "s"}
 
 

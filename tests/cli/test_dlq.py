@@ -10,7 +10,9 @@ import pytest
 
 from tailrace.cli import dlq
 from tailrace.sinks.queue import QueueSink
+from tailrace.sinks.queue.dead_letter import DeadLetters
 from tailrace.sinks.queue.errors import Kind
+from tailrace.sinks.queue.outbox import Outbox
 from tailrace.storage import FileStore
 from tests.cli.project import Project
 from tests.sinks.queue.servers import STREAM, WebhookQueue, open_queue, webhook
@@ -47,6 +49,11 @@ def test_letters_are_listed_by_row_and_shown_whole(project: Project, sink: Queue
     shown = project.run("dlq", "show", STREAM, line["event_id"]).json
     assert shown["payload"]["after"]["id"] == 2
     assert (shown["offset"], shown["attempt_count"]) == (line["offset"], line["attempts"])
+    assert "copies wait" not in listed
+    store = FileStore(Path(project.directory, "log"))
+    letters = DeadLetters(store, STREAM)
+    Outbox(store, STREAM).put(letters.read(letters.names()[0]))
+    assert f"{STREAM}  1 copies wait for the dead letter queue\n" in project.run("dlq", "ls").out
     code, error, hint = project.run("dlq", "show", STREAM, "0000-7").failure
     assert code == 2 and "0000-7" in error and "dlq ls" in hint
 

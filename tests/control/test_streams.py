@@ -42,6 +42,8 @@ BAD: Final[list[tuple[dict[str, object], str, str]]] = [
     ({"sink": Jsonb({**HOOK, "headers": {"a": "pw"}})}, "headers is a secret", "NAME"),
     ({"sink": Jsonb({"type": "postgres", "dsn": "postgresql://u:pw@h/db"})}, "dsn", "NAME"),
     ({"sink": Jsonb({"type": "postgres", "dsn": "host=h password=pw"})}, "dsn", "NAME"),
+    ({"sink": Jsonb({"type": "kafka", "properties": {"a": "pw"}})}, "properties is a", "NAME"),
+    ({"sink": Jsonb({**HOOK, "dead_letter_queue": {**HOOK, "secret": "pw"}})}, "queue.secret", "N"),
     ({"options": Jsonb(3)}, "not an object", "trigger_interval"),
     ({"replay_to_ts": "2026-01-01"}, "replay_from_ts is not", "both"),
     ({"replay_from_ts": "2026-01-02", "replay_to_ts": "2026-01-01"}, "before it begins", "earlier"),
@@ -71,7 +73,8 @@ def test_a_bad_row_is_refused_with_a_hint_and_without_its_secret(controlled: Con
         assert said in str(diagnosis.message_primary), values
         assert hint in str(diagnosis.message_hint), values
         assert "pw" not in str(diagnosis.message_primary) + str(diagnosis.message_hint)
-    for sink in (LAKE, HOOK, {"type": "postgres", "dsn": "host=h user=u"}):
+    copied = {**HOOK, "dead_letter_queue": HOOK}
+    for sink in (LAKE, copied, {"type": "postgres", "dsn": "host=h user=u"}):
         _insert(controlled, {"name": str(sink["type"]), "sink": Jsonb(sink)})
     assert [row.name for row in read_streams(controlled, SOURCE)] == [
         "delta",

@@ -10,6 +10,7 @@ from tailrace.log.retention import RetentionPolicy, put_reader_position, retain
 from tailrace.model import Lsn
 from tailrace.postgres.quote import SourceNames
 from tailrace.sinks.queue.dead_letter import DeadLetters
+from tailrace.sinks.queue.letter import Letter
 from tailrace.sinks.queue.message import Message, lane_of, place_of
 from tailrace.sinks.queue.parked import ToPark
 from tailrace.status import LogReport, Report, SourceReport, State, StreamReport, gather
@@ -56,7 +57,7 @@ def test_dead_letters_and_the_rows_that_wait_are_counted() -> None:
     letters = DeadLetters(log.store, "lake")
     for at, key in enumerate(("a", "a", "b")):
         message = Message(str(at), place_of(1, at, 0, 1), "public.t", lane_of("t", key), key, b"{}")
-        letters.put(message, ToPark(at, 1, None), sink="webhook", now=NOW_S)
+        letters.put(Letter.of(message, ToPark(at, 1, None), sink="webhook", now=NOW_S))
     letters.outdo("public.other", 2)
     found = log.report(log.ends[-1])
     assert (found.dead_letters, found.parked_keys) == (3, 2)

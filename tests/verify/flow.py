@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from psycopg import sql
 from pyspark.sql import SparkSession
 
-from tailrace.cli.config import DeltaSink
+from tailrace.cli.sink_sections import DeltaSink
 from tailrace.cli.verifying import sink_for_repairs
 from tailrace.sinks import Sink, open_sink
 from tailrace.spark.selection import EVERYTHING, Selection

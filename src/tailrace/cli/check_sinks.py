@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tailrace.cli.config import Config, ParquetSink, PostgresSink
+from tailrace.cli.config import Config
+from tailrace.cli.sink_sections import ParquetSink, PostgresSink
 from tailrace.cli.wiring import selection
 from tailrace.postgres.catalog import tables_matching
 from tailrace.postgres.finding import Finding

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from tailrace.cli.config import Config, DeltaSink, PostgresSink, Stream
+from tailrace.cli.config import Config, Stream
+from tailrace.cli.sink_sections import DeltaSink, PostgresSink
 from tailrace.cli.wiring import selection
 from tailrace.model import ReplicaIdentity
 from tailrace.postgres.catalog import TableInfo, tables_matching

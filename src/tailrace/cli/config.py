@@ -11,28 +11,23 @@ import os
 import re
 from collections.abc import Mapping
 from datetime import timedelta
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Final, Literal
 from urllib.parse import quote
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
-    Discriminator,
     Field,
     PrivateAttr,
-    SecretStr,
-    Tag,
     ValidationError,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from tailrace.cli import document
 from tailrace.cli.config_error import explain
+from tailrace.cli.section import Section
+from tailrace.cli.sink_sections import DeltaSink, ParquetSink, Sink
 from tailrace.cli.values import (
     Columns,
     Count,
@@ -40,15 +35,12 @@ from tailrace.cli.values import (
     Duration,
     Master,
     OptionalTablePatterns,
-    PathOrUrl,
-    SchemaName,
     Setting,
     Size,
     SourceName,
     StreamName,
     TablePatterns,
     TablePatternText,
-    TargetDsn,
     Url,
     Where,
     below_deadlock_timeout,
@@ -59,27 +51,6 @@ from tailrace.errors import ConfigError
 FILE_NAME: Final = "tailrace.yaml"
 
 _URL = re.compile(r"file://|(?!file:)[A-Za-z][A-Za-z0-9+.-]+:")
-
-
-class Section(BaseModel):
-    """A mapping with known keys; an empty one takes every default."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _only_known_keys(cls, value: object) -> object:
-        if value is None:
-            return {}
-        if not isinstance(value, dict):
-            raise PydanticCustomError("dict_type", "must be a mapping")
-        known = [field.alias or name for name, field in cls.model_fields.items()]
-        for key in value:
-            if key not in known:
-                nearest = get_close_matches(key, known, n=1)
-                facts = {"key": key, "nearest": nearest, "known": known}
-                raise PydanticCustomError("unknown_key", "unknown key", facts)
-        return value
 
 
 class Source(Section):
@@ -125,7 +96,7 @@ class Capture(Section):
     )
     max_handover_lag: Size = 16 << 20
     shadow: Duration | None = None
-    table_settings: dict[TablePatternText, TableSettings] = {}
+    table_settings: dict[TablePatternText, TableSettings] = Field(default_factory=dict)
     metrics_port: Annotated[Count, Field(ge=1, le=65535)] | None = None
 
 
@@ -143,129 +114,7 @@ class Spark(Section):
 
     master: Master = "local[*]"
     packages: tuple[str, ...] = ()
-    settings: dict[str, Setting] = {}
-
-
-def _a_day(value: timedelta) -> timedelta:
-    if value < timedelta(days=1):
-        raise ValueError("is too short: younger files may still be read, so write 1d or more")
-    return value
-
-
-class DeltaSink(Section):
-    """Delta tables at `<path>/<schema>/<table>`."""
-
-    type: Literal["delta"] = "delta"
-    path: PathOrUrl = "./lake"
-    mode: Literal["upsert", "append", "history"] = "upsert"
-    engine: Literal["auto", "deltalake", "delta-spark"] = "auto"
-    soft_delete: Annotated[bool, BeforeValidator(yes_or_no)] = False
-    partition_by: dict[str, Columns] = {}
-    cluster_by: dict[str, Columns] = {}
-    deletion_vectors: Annotated[bool, BeforeValidator(yes_or_no)] = False
-    compact_after: Annotated[Count, Field(ge=0)] = 100
-    vacuum_after: Annotated[Duration, AfterValidator(_a_day)] = timedelta(days=7)
-
-    @model_validator(mode="after")
-    def _only_upserts_delete(self) -> DeltaSink:
-        if self.soft_delete and self.mode != "upsert":
-            raise ValueError("cannot have soft_delete: true: only mode: upsert deletes rows")
-        return self
-
-
-class PostgresSink(Section):
-    """Tables of another Postgres database."""
-
-    type: Literal["postgres"]
-    dsn: TargetDsn
-    schema_: SchemaName | None = Field(default=None, alias="schema")
-    mode: Literal["upsert", "append"] = "upsert"
-
-
-class ParquetSink(Section):
-    """Change files at `<path>/<schema>/<table>`."""
-
-    type: Literal["parquet"]
-    path: PathOrUrl = "./changes"
-    partition_by: Literal["commit_date", "none"] = "commit_date"
-
-
-class QueueSink(Section):
-    """What every queue has."""
-
-    envelope: Literal["debezium", "plain"] = "debezium"
-    request_count: Annotated[Count, Field(ge=1, le=32)] = 4
-    window_count: Annotated[Count, Field(ge=1)] = 10_000
-    window_bytes: Size = 32 << 20
-    retry_max_attempts: Annotated[Count, Field(ge=1)] = 10
-    retry_max_elapsed: Duration = timedelta(seconds=15)
-    on_exhausted: Literal["stop", "dead_letter"] = "stop"
-    dead_letter_count: Annotated[Count, Field(ge=1)] = 100_000
-    dead_letter_bytes: Size = 1 << 30
-
-
-class WebhookSink(QueueSink):
-    """Messages posted to an address; it, the secret and the headers are never shown."""
-
-    type: Literal["webhook"]
-    url: SecretStr
-    secret: SecretStr | None = None
-    headers: dict[str, SecretStr] = {}
-    timeout: Duration = timedelta(seconds=10)
-    batch_count: Annotated[Count, Field(ge=1)] = 100
-    batch_bytes: Size = 1 << 20
-
-
-class KinesisSink(QueueSink):
-    """Messages to a stream of Amazon Kinesis, with the credentials of the environment."""
-
-    type: Literal["kinesis"]
-    stream: str
-    region: str | None = None
-    endpoint_url: str | None = None
-    timeout: Duration = timedelta(seconds=10)
-
-
-class KafkaSink(QueueSink):
-    """Messages to a topic of Kafka, by Spark's connector; the properties are never shown."""
-
-    type: Literal["kafka"]
-    bootstrap_servers: str
-    topic: str
-    properties: dict[str, SecretStr] = {}
-    timeout: Duration = timedelta(seconds=10)
-    message_bytes: Size = 1_000_000
-
-
-class ConsoleSink(Section):
-    """Changes printed to the terminal."""
-
-    type: Literal["console"]
-
-
-class MemorySink(Section):
-    """Changes kept in this process."""
-
-    type: Literal["memory"]
-
-
-def _sink_type(value: object) -> str | None:
-    found = value if isinstance(value, dict) else {"type": getattr(value, "type", "delta")}
-    kind = found.get("type", "delta")
-    return kind if isinstance(kind, str) else None
-
-
-Sink = Annotated[
-    Annotated[DeltaSink, Tag("delta")]
-    | Annotated[PostgresSink, Tag("postgres")]
-    | Annotated[ParquetSink, Tag("parquet")]
-    | Annotated[WebhookSink, Tag("webhook")]
-    | Annotated[KinesisSink, Tag("kinesis")]
-    | Annotated[KafkaSink, Tag("kafka")]
-    | Annotated[ConsoleSink, Tag("console")]
-    | Annotated[MemorySink, Tag("memory")],
-    Discriminator(_sink_type),
-]
+    settings: dict[str, Setting] = Field(default_factory=dict)
 
 
 class Verify(Section):
@@ -307,7 +156,9 @@ class Config(Section):
     capture: Capture = Capture()
     base: Base = Base()
     spark: Spark = Spark()
-    streams: Annotated[dict[StreamName, Stream], BeforeValidator(_no_streams)] = {"lake": Stream()}
+    streams: Annotated[dict[StreamName, Stream], BeforeValidator(_no_streams)] = Field(
+        default_factory=lambda: {"lake": Stream()}
+    )
 
     _root: Path = PrivateAttr(default=Path())
     _written: Mapping[str, object] = PrivateAttr(default={})

@@ -14,8 +14,12 @@ from pydantic_core import ErrorDetails
 from tailrace.cli.document import Document, Place, dotted, shown
 from tailrace.errors import ConfigError
 
-_SECRET: Final = frozenset({"dsn", "settings"})
+_SECRET: Final = frozenset({"dsn", "settings", "secret", "headers", "properties"})
 
+_TYPES: Final = {
+    "sink": "delta, postgres, parquet, webhook, kafka, kinesis, console, memory",
+    "dead_letter_queue": "webhook, kafka, kinesis",
+}
 _WANTED: Final = {
     "missing": "must be given",
     "string_type": "must be text",
@@ -25,12 +29,14 @@ _WANTED: Final = {
     "list_type": "must be a list",
     "tuple_type": "must be a list",
     "dict_type": "must be a mapping",
+    "model_attributes_type": "must be a mapping",
     "time_delta_type": "must be a duration, such as 30s",
 }
 _EXAMPLE: Final = {
     "dsn": 'dsn: "${TARGET_URL}"',
     "tables": 'tables: ["public.*"]',
     "sink": "sink: {type: delta, path: ./lake}",
+    "dead_letter_queue": "dead_letter_queue: {type: kinesis, stream: orders-dead}",
     "source": "source: {name: main}",
     "partition_by": "partition_by: {public.orders: [region]}",
     "cluster_by": "cluster_by: {public.orders: [customer_id]}",
@@ -59,9 +65,11 @@ def _line(fault: ErrorDetails, written: Document) -> int:
 def _place(fault: ErrorDetails) -> Place:
     place = tuple(part for part in fault["loc"] if part != "[key]")
     at = 2 if place[:1] == ("streams",) else 0
-    if place[at : at + 1] == ("sink",):
-        # After `sink` the validator puts the type it chose, which the file does not have there.
-        place = place[: at + 1] + place[at + 2 :]
+    for part in ("sink", "dead_letter_queue"):
+        if place[at : at + 1] == (part,):
+            # Behind it the validator puts the type it chose, which the file does not have there.
+            place = place[: at + 1] + place[at + 2 :]
+            at += 1
     if fault["type"] == "unknown_key":
         place = (*place, fault["ctx"]["key"])
     if fault["type"].startswith("union_tag"):
@@ -98,7 +106,7 @@ def _reason(fault: ErrorDetails) -> str:
     if kind == "literal_error":
         return f"must be {facts['expected']}"
     if kind.startswith("union_tag"):
-        return "must be one of delta, postgres, parquet, webhook, kafka, kinesis, console, memory"
+        return f"must be one of {_TYPES[str(_place(fault)[-2])]}"
     if kind == "greater_than_equal":
         return f"must be at least {facts['ge']}"
     if kind == "less_than_equal":

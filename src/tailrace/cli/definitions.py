@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Mapping
-from typing import Final, get_args
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-from pydantic import SecretStr, ValidationError
+from pydantic import ValidationError
 
 from tailrace.cli.config import Config, Stream, stream_at
 from tailrace.cli.config_error import explain
 from tailrace.cli.document import Document
+from tailrace.cli.secret_options import REFERENCE, secret_options
 from tailrace.control.streams import Definition, Origin
 from tailrace.errors import ConfigError
 from tailrace.streams.kept_roster import Kept
@@ -25,7 +25,6 @@ from tailrace.streams.kept_roster import Kept
 HIDDEN: Final = "${tailrace.yaml}"
 """What stands in the control schema for a secret that the file spells out."""
 
-_REFERENCE: Final = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
 _OPTIONS: Final = ("trigger_interval", "max_changes_per_batch", "max_bytes_per_batch", "verify")
 
 
@@ -67,13 +66,13 @@ def resolve(config: Config, kept: Kept, environ: Mapping[str, str] = os.environ)
 
 def _definition(config: Config, name: str) -> Definition:
     written = _plain(config.written_stream(name))
-    sink = {"type": "delta", **_mapping(written.get("sink"))}
-    secrets = _secret_options(config, name)
-    hidden = {key: _hidden(value) if key in secrets else value for key, value in sink.items()}
+    sink: dict[str, object] = {"type": "delta", **_mapping(written.get("sink"))}
+    for place, secret in secret_options(config.streams[name].sink, sink):
+        sink = _with(sink, place, _hidden(secret))
     where = written.get("where")
     return Definition(
         tables=tuple(map(str, _list(written.get("tables")) or ("public.*",))),
-        sink=hidden,
+        sink=sink,
         where=None if where is None else str(where),
         columns=_names(written.get("columns")),
         key=_names(written.get("key")),
@@ -81,21 +80,17 @@ def _definition(config: Config, name: str) -> Definition:
     )
 
 
-def _secret_options(config: Config, name: str) -> frozenset[str]:
-    fields = type(config.streams[name].sink).model_fields
-    return frozenset(
-        field.alias or option for option, field in fields.items() if _is_secret(field.annotation)
-    )
-
-
-def _is_secret(annotation: object) -> bool:
-    return annotation is SecretStr or any(map(_is_secret, get_args(annotation)))
+def _with(options: Mapping[str, object], place: Sequence[str], value: object) -> dict[str, object]:
+    """The same options, with this value in this place."""
+    first, *rest = place
+    inner = _with(_mapping(options.get(first)), rest, value) if rest else value
+    return {**options, first: inner}
 
 
 def _hidden(value: object) -> object:
     if isinstance(value, dict):
         return {key: _hidden(each) for key, each in value.items()}
-    return value if isinstance(value, str) and _REFERENCE.fullmatch(value) else HIDDEN
+    return value if isinstance(value, str) and REFERENCE.fullmatch(value) else HIDDEN
 
 
 def _revealed(config: Config, stream: str, place: tuple[str, ...], value: object) -> object:

@@ -12,10 +12,20 @@ from tailrace.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tailrace.sinks.queue.dead_letter import DeadLetters, Letter, LetterName
+    from tailrace.sinks.queue.dead_letter import DeadLetters
+    from tailrace.sinks.queue.letter import Letter, LetterName
     from tailrace.storage import Store
 
-dlq = typer.Typer(help="Look at dead letters, redrive or discard them.", no_args_is_help=True)
+_HELP: Final = (
+    "Look at dead letters, redrive or discard them.\n\n"
+    "They are kept beside the log, and these commands show and change what is there. With"
+    " dead_letter_queue in its sink a stream also sends a copy of each letter to a queue of yours;"
+    " what becomes of the letter later is not told there."
+)
+
+dlq = typer.Typer(
+    help=_HELP, short_help="Look at dead letters, redrive or discard them.", no_args_is_help=True
+)
 
 WAIT_S: Final = 30.0
 _POLL_S: Final = 0.2
@@ -36,10 +46,13 @@ def ls(
 ) -> None:
     """List what waits: one line for each row, with the first message that was refused and why.
 
+    A last line counts the copies that a dead letter queue has not taken yet.
+
     Example: tailrace dlq ls orders
     """
     from tailrace.cli.json_text import json_text
     from tailrace.sinks.queue.dead_letter import DeadLetters
+    from tailrace.sinks.queue.outbox import Outbox
 
     store = _store(config)
     for name in [stream] if stream else _streams(store):
@@ -50,6 +63,8 @@ def ls(
                 typer.echo(json_text(_line(name, first, lane)))
             else:
                 typer.echo(_shown(name, first, lane))
+        if not as_json and (copies := len(Outbox(store, name))):
+            typer.echo(f"{name}  {copies} copies wait for the dead letter queue")
 
 
 @dlq.command("show")

@@ -7,15 +7,15 @@ variable of the pipeline's environment, never the secret itself.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel
 
 from tailrace.cli import document
 from tailrace.cli.config import parse
+from tailrace.cli.secret_options import REFERENCE, secret_options
 from tailrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tailrace.storage import Store
 
 _NAME: Final = "--to-sink"
-_REFERENCE: Final = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
 _HINT: Final = "for example: --to-sink '{type: parquet, path: ./again}'"
 
 
@@ -36,13 +35,10 @@ def read_other_sink(text: str, root: Path, environ: Mapping[str, str] = os.envir
         raise ConfigError(f"{_NAME} does not describe a sink", hint=_HINT)
     whole = parse(f"streams: {{other: {{sink: {text}}}}}", root=root, environ=environ, name=_NAME)
     sink = whole.streams["other"].sink
-    for name in sink.__class__.model_fields:
-        value, written = getattr(sink, name), raw.get(name)
-        is_secret = name == "dsn" or isinstance(value, SecretStr)
-        is_secret = is_secret or (isinstance(value, dict) and name == "headers" and bool(value))
-        if is_secret and written is not None and not _is_reference(written):
+    for place, written in secret_options(sink, raw):
+        if not _is_reference(written):
             raise ConfigError(
-                f"option {name} of {_NAME} is a secret and would be kept beside the log",
+                f"option {'.'.join(place)} of {_NAME} is a secret and would be kept beside the log",
                 hint="name a variable of the pipeline's environment: ${NAME}",
             )
     return sink
@@ -50,7 +46,7 @@ def read_other_sink(text: str, root: Path, environ: Mapping[str, str] = os.envir
 
 def _is_reference(written: object) -> bool:
     values = written.values() if isinstance(written, dict) else [written]
-    return all(_REFERENCE.search(str(value)) for value in values)
+    return all(REFERENCE.search(str(value)) for value in values)
 
 
 def open_other_sink(text: str, name: str, *, root: Path, spark: SparkSession, store: Store) -> Sink:

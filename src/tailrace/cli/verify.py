@@ -13,8 +13,9 @@ from tailrace.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tailrace.cli.config import Config, DeltaSink
+    from tailrace.cli.config import Config
     from tailrace.cli.config import Stream as StreamSection
+    from tailrace.cli.sink_sections import DeltaSink
     from tailrace.verify.result import StreamResult
 
 

@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from tailrace.cli.config import Config, DeltaSink
+from tailrace.cli.config import Config
 from tailrace.cli.config import Stream as StreamSection
+from tailrace.cli.sink_sections import DeltaSink
 from tailrace.cli.source import current_dsn
 from tailrace.errors import SourceError, TailraceError
 from tailrace.sinks import Sink, open_sink

@@ -18,6 +18,7 @@ from tailrace.sinks.parquet.opening import open_parquet
 from tailrace.sinks.postgres.opening import OPTIONS as POSTGRES_OPTIONS
 from tailrace.sinks.postgres.opening import open_postgres
 from tailrace.sinks.queue import SENDERS, open_queue
+from tailrace.sinks.queue.options import OPTIONS as QUEUE_OPTIONS
 from tailrace.sinks.sink import Sink
 from tailrace.storage import Store
 
@@ -76,5 +77,5 @@ _OPENERS: Final[dict[str, tuple[_Opener, tuple[str, ...]]]] = {
     "parquet": (lambda options, _: open_parquet(options), PARQUET_OPTIONS),
     "console": (lambda _, around: ConsoleSink(around.out), ()),
     "memory": (lambda *_: MemorySink(), ()),
-    **{kind: (_queue(kind), known) for kind, (_, known) in SENDERS.items()},
+    **{kind: (_queue(kind), (*known, *QUEUE_OPTIONS)) for kind, (_, known) in SENDERS.items()},
 }

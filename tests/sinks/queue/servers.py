@@ -9,16 +9,16 @@ import secrets
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Protocol
 
 import boto3
 
-from tailrace.sinks.queue.dead_letter import LetterLimits
 from tailrace.sinks.queue.errors import Kind
 from tailrace.sinks.queue.json_columns import Style
 from tailrace.sinks.queue.kinesis import KinesisOptions, KinesisSender, delivery_id_of
+from tailrace.sinks.queue.letter import LetterLimits
 from tailrace.sinks.queue.options import QueueOptions
 from tailrace.sinks.queue.sender import Sender
 from tailrace.sinks.queue.sink import QueueSink
@@ -101,8 +101,9 @@ def open_queue(
     elapsed_s: float = 600.0,
     envelope: Style = Style.DEBEZIUM,
     stream: str = STREAM,
+    dead: Queue | None = None,
 ) -> QueueSink:
-    """A sink that tries six times in short order."""
+    """A sink that tries six times in short order; `dead` gets copies of its dead letters."""
     window = WindowLimits(
         message_count=window_count,
         attempt_count=6,
@@ -112,7 +113,8 @@ def open_queue(
         parks_exhausted=parks_exhausted,
     )
     options = QueueOptions(envelope, 3, window, letters or LetterLimits())
-    return QueueSink(queue.kind, queue.sender(), store, stream, options)
+    copies = None if dead is None else dead.sender()
+    return QueueSink(queue.kind, queue.sender(), store, stream, options, dead_letter_sender=copies)
 
 
 class WebhookQueue:
@@ -126,6 +128,7 @@ class WebhookQueue:
         self.headers: list[dict[str, str]] = []
         self.status_of = {Kind.RETRIABLE: 503, Kind.POISON: 422, Kind.INFRASTRUCTURE: 403}
         self.asks_to_wait = False
+        self.batch_bytes = 1 << 20
         self._lock = threading.Lock()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.server.daemon_threads = True
@@ -136,9 +139,8 @@ class WebhookQueue:
         return f"http://127.0.0.1:{self.server.server_port}/in?token=hidden"
 
     def sender(self) -> Sender:
-        return WebhookSender(
-            WebhookOptions(self.url, SECRET, {"X-Tenant": "t1"}, timeout_s=5.0, batch_count=4)
-        )
+        options = WebhookOptions(self.url, SECRET, {"X-Tenant": "t1"}, timeout_s=5.0, batch_count=4)
+        return WebhookSender(replace(options, batch_bytes=self.batch_bytes))
 
     def received(self) -> list[dict[str, Any]]:
         with self._lock:

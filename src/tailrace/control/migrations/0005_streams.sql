@@ -68,14 +68,18 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
 WITH types AS (
     SELECT ARRAY['console', 'delta', 'kafka', 'kinesis', 'memory', 'parquet', 'postgres',
                  'webhook'] AS known
+), places AS (
+    SELECT p.name, CASE jsonb_typeof(p.options) WHEN 'object' THEN p.options ELSE '{}' END AS options
+      FROM (VALUES ('', s.sink), ('dead_letter_queue.', s.sink -> 'dead_letter_queue'))
+        AS p (name, options)
 ), secrets AS (
-    SELECT o.key,
+    SELECT places.name || o.key AS key,
            CASE jsonb_typeof(o.value) WHEN 'object'
                 THEN ARRAY(SELECT h.value FROM jsonb_each_text(o.value) AS h)
                 ELSE ARRAY[o.value #>> '{}'] END AS texts
-      FROM jsonb_each(CASE jsonb_typeof(s.sink) WHEN 'object' THEN s.sink ELSE '{}' END) AS o
-     WHERE o.key IN ('dsn', 'headers', 'password', 'sasl_password', 'secret', 'token')
-        OR o.key = 'url' AND s.sink ->> 'type' = 'webhook'
+      FROM places, jsonb_each(places.options) AS o
+     WHERE o.key IN ('dsn', 'headers', 'password', 'properties', 'sasl_password', 'secret', 'token')
+        OR o.key = 'url' AND places.options ->> 'type' = 'webhook'
 ), literal AS (
     SELECT secrets.key FROM secrets, unnest(secrets.texts) AS value
      WHERE CASE WHEN secrets.key = 'dsn'

@@ -3,6 +3,7 @@
     letters/<table>/<lane>/<place>.<epoch>.json   a message, and why it is here
     floors/<epoch>-<sequence>             with which batch an epoch has begun
     loads/<table>/<sequence>              the table was loaded anew
+    copies/<place>.json                   a letter on its way to a queue of its own
     requests/<id>.json                    what an operator asks for
     audit/<id>.json                       what became of it
 
@@ -21,70 +22,16 @@ was delivered, or has a letter, under the new epoch. It parks nothing and is nev
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 
-from tailrace.errors import SegmentCorrupt, SinkError
+from tailrace.errors import SinkError
 from tailrace.failpoint import failpoint
 from tailrace.log import layout
 from tailrace.log.epochs import Fence
-from tailrace.model import Lsn
-from tailrace.sinks.queue.message import Message, table_code
-from tailrace.sinks.queue.parked import ToPark
+from tailrace.sinks.queue.letter import Letter, LetterLimits, LetterName
+from tailrace.sinks.queue.message import table_code
 from tailrace.storage import ObjectExists, Store
-
-
-@dataclass(frozen=True, slots=True)
-class LetterName:
-    """A letter as a listing shows it. `is_outdone` if its table was loaded anew since."""
-
-    key: str
-    table_code: str
-    lane: str
-    place: str
-    size: int
-    is_outdone: bool
-    epoch: int = 0
-
-    @property
-    def sequence(self) -> int:
-        """The number of the batch that it belongs to."""
-        return int(self.place.partition("-")[0])
-
-
-@dataclass(frozen=True, slots=True)
-class Letter:
-    """A message that waits. `error` is empty if it only waits behind another one of its lane."""
-
-    event_id: str
-    table: str
-    key: str
-    lane: str
-    place: str
-    offset: str
-    sink: str
-    error: str
-    kind: str
-    attempt_count: int
-    parked_at: str
-    payload: str
-
-    @property
-    def message(self) -> Message:
-        """As it is sent."""
-        payload = self.payload.encode()
-        return Message(self.event_id, self.place, self.table, self.lane, self.key, payload)
-
-
-@dataclass(frozen=True, slots=True)
-class LetterLimits:
-    """So much may wait; past it the stream stops."""
-
-    letter_count: int = 100_000
-    bytes_max: int = 1 << 30
 
 
 class DeadLetters:
@@ -106,7 +53,8 @@ class DeadLetters:
         self._letters = f"{root}letters/"
         self._loads = f"{root}loads/"
         self._floors = f"{root}floors/"
-        self._count = self._bytes = 0
+        self._sizes: dict[str, int] = {}
+        self._bytes = 0
 
     def names(self) -> list[LetterName]:
         """Every letter there is, durably, by place."""
@@ -115,12 +63,12 @@ class DeadLetters:
         loaded = self._loaded()
         # Floors last: a letter that was copied meanwhile is then seen under one epoch or the other.
         entries, floors = self._store.list(self._letters), self._read_floors()
-        names = [_name(entry.key, entry.size, loaded) for entry in entries]
+        names = [LetterName.parse(entry.key, entry.size, loaded) for entry in entries]
         living = [name for name in names if not _is_zombies(name, floors)]
         # Of a letter that is being copied, the copy.
         by_place = {name.place: name for name in sorted(living, key=lambda name: name.epoch)}
-        self._count = len(by_place)
-        self._bytes = sum(name.size for name in by_place.values())
+        self._sizes = {name.place: name.size for name in by_place.values()}
+        self._bytes = sum(self._sizes.values())
         return [by_place[place] for place in sorted(by_place)]
 
     def waiting(self) -> list[LetterName]:
@@ -129,27 +77,28 @@ class DeadLetters:
 
     def read(self, name: LetterName) -> Letter:
         """The letter itself; raises SegmentCorrupt, or ObjectMissing if it has just gone."""
-        try:
-            return Letter(**json.loads(self._store.get(name.key)))
-        except (ValueError, TypeError) as error:
-            raise SegmentCorrupt(f"{name.key} cannot be read") from error
+        return Letter.from_json(self._store.get(name.key), key=name.key)
 
-    def put(self, message: Message, park: ToPark, *, sink: str, now: float) -> None:
-        """Keep a message, durably. Raises SinkError if too many wait, StoreError if the store
-        does not take it: either way the stream must not go past the message.
+    def put(self, letter: Letter) -> Letter:
+        """Keep a letter, durably; returns the one that is kept. Raises SinkError if too many wait,
+        StoreError if the store does not take it: either way the stream must not go past the
+        message.
         """
-        letter = _letter(message, park, sink=sink, now=now)
-        data = json.dumps(asdict(letter), ensure_ascii=False).encode()
-        self._require_room(len(data))
-        key = self._key(table_code(message.table), message.lane, message.place)
+        data = letter.to_json()
+        if letter.place not in self._sizes:
+            self._require_room(len(data))
+        key = self._key(table_code(letter.table), letter.lane, letter.place)
         self._fence.check()
         failpoint("letter.before_put")
-        # The same place is always the same message: an earlier run may have put it.
-        with suppress(ObjectExists):
+        try:
             self._store.put_new(key, data)
+        except ObjectExists:
+            # The same place is always the same message, and an earlier run knew why it failed.
+            letter = Letter.from_json(self._store.get(key), key=key)
         failpoint("letter.after_put")
-        self._count += 1
-        self._bytes += len(data)
+        self._bytes += len(data) - self._sizes.get(letter.place, 0)
+        self._sizes[letter.place] = len(data)
+        return letter
 
     def take_over(self, sequence: int) -> None:
         """This epoch begins with batch `sequence`, which an earlier one may have delivered in part:
@@ -182,11 +131,11 @@ class DeadLetters:
         failpoint("letter.after_delete")
 
     def _require_room(self, size: int) -> None:
-        limits = self._limits
-        if self._count < limits.letter_count and self._bytes + size <= limits.bytes_max:
+        count = len(self._sizes)
+        if self._limits.have_room(count, self._bytes + size):
             return
         raise SinkError(
-            f"the dead letters of stream {self._stream} are full: {self._count} letters,"
+            f"the dead letters of stream {self._stream} are full: {count} letters,"
             f" {self._bytes} bytes",
             hint=f"see `tailrace dlq ls {self._stream}`, then redrive or discard; the stream goes"
             " on by itself",
@@ -221,32 +170,6 @@ def lanes_of(names: Iterable[LetterName]) -> set[tuple[str, str]]:
     return {(name.table_code, name.lane) for name in names}
 
 
-def _name(key: str, size: int, loaded: dict[str, int]) -> LetterName:
-    code, lane, last = key.split("/")[-3:]
-    place, epoch, _ = last.split(".")
-    is_outdone = int(place.partition("-")[0]) < loaded.get(code, 0)
-    return LetterName(key, code, lane, place, size, is_outdone, int(epoch))
-
-
 def _is_zombies(name: LetterName, floors: dict[int, int]) -> bool:
     """Whether a later epoch has delivered the batch of this letter itself."""
     return any(epoch > name.epoch and name.sequence >= floor for epoch, floor in floors.items())
-
-
-def _letter(message: Message, park: ToPark, *, sink: str, now: float) -> Letter:
-    _, lsn, ordinal, _ = message.place.split("-")
-    failure = park.failure
-    return Letter(
-        event_id=message.event_id,
-        table=message.table,
-        key=message.key,
-        lane=message.lane,
-        place=message.place,
-        offset=f"{Lsn.from_hex16(lsn)}:{int(ordinal, 16) - 1}",
-        sink=sink,
-        error=str(failure) if failure else "",
-        kind=str(failure.kind) if failure else "",
-        attempt_count=park.attempt_count,
-        parked_at=datetime.fromtimestamp(now, UTC).isoformat(),
-        payload=message.payload.decode(),
-    )

@@ -8,13 +8,14 @@ from datetime import timedelta
 from typing import Final
 
 from tailrace.errors import ConfigError
-from tailrace.sinks.queue.dead_letter import LetterLimits
 from tailrace.sinks.queue.json_columns import Style
+from tailrace.sinks.queue.letter import LetterLimits
 from tailrace.sinks.queue.window import WindowLimits
 
 OPTIONS: Final = (
     *("envelope", "request_count", "window_count", "window_bytes", "retry_max_attempts"),
     *("retry_max_elapsed", "on_exhausted", "dead_letter_count", "dead_letter_bytes"),
+    "dead_letter_queue",
 )
 
 

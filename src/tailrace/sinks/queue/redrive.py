@@ -20,17 +20,16 @@ from typing import Final, Literal
 
 from tailrace.errors import SegmentCorrupt
 from tailrace.failpoint import failpoint
-from tailrace.sinks.queue.dead_letter import DeadLetters, LetterName, lanes_of, root_of
+from tailrace.sinks.queue.dead_letter import DeadLetters, lanes_of, root_of
+from tailrace.sinks.queue.letter import LetterName
 from tailrace.sinks.queue.message import TABLE_LANE, Message
-from tailrace.sinks.queue.parked import Parked, ToPark
+from tailrace.sinks.queue.outlet import Sent
+from tailrace.sinks.queue.parked import Parked
 from tailrace.storage import ObjectExists, ObjectMissing, Store
 
 _LETTERS_AT_ONCE: Final = 1000
 
-Run = Callable[[Sequence[Message], Parked, Callable[[Message, ToPark], None]], tuple[set[str], str]]
-"""Sends messages and returns the places of those that were delivered, and why it went no further,
-if it did not. The third argument is told of each that was not taken.
-"""
+Send = Callable[[Sequence[Message], Parked], Sent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +112,7 @@ class Requests:
 
 
 def carry_out(
-    request: Request, requests: Requests, letters: DeadLetters, run: Run, *, now: float
+    request: Request, requests: Requests, letters: DeadLetters, send: Send, *, now: float
 ) -> tuple[str, ...]:
     """Do what is asked for and record it; returns the places of the letters that are gone."""
     names, at = letters.names(), datetime.fromtimestamp(now, UTC).isoformat()
@@ -127,7 +126,7 @@ def carry_out(
         failpoint("discard.after_audit")
         letters.remove(chosen)
     else:
-        audit = _redrive(request, letters, names, lanes_of(chosen), run, at)
+        audit = _redrive(request, letters, names, lanes_of(chosen), send, at)
         failpoint("redrive.before_audit")
         requests.record(audit)
     requests.finish(request)
@@ -139,7 +138,7 @@ def _redrive(
     letters: DeadLetters,
     names: Sequence[LetterName],
     lanes: set[tuple[str, str]],
-    run: Run,
+    send: Send,
     at: str,
 ) -> Audit:
     # A barrier of the same tables decides what may pass it, also if it was not asked for.
@@ -150,18 +149,17 @@ def _redrive(
     chosen = [name for name in waiting if (name.table_code, name.lane) in lanes]
     done: list[str] = []
     error = ""
-
-    def left(message: Message, park: ToPark) -> None:
-        failed[message.place] = str(park.failure) if park.failure else "behind another letter"
-
     for first in range(0, len(chosen), _LETTERS_AT_ONCE):
         some = chosen[first : first + _LETTERS_AT_ONCE]
         failpoint("redrive.before_send")
-        delivered, error = run([letters.read(name).message for name in some], parked, left)
+        sent = send([letters.read(name).message for name in some], parked)
         failpoint("redrive.after_send")
-        letters.remove([name for name in some if name.place in delivered])
-        done.extend(name.place for name in some if name.place in delivered)
-        if error:
+        letters.remove([name for name in some if name.place in sent.delivered])
+        done.extend(name.place for name in some if name.place in sent.delivered)
+        for place, park in sent.refused.items():
+            failed[place] = str(park.failure) if park.failure else "behind another letter"
+        if sent.error is not None:
+            error = str(sent.error)
             break
     return Audit(request, at, tuple(done), failed, error)
 

@@ -10,27 +10,27 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from random import Random
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import pyarrow as pa
 
-from tailrace.errors import LogFenced, SinkError, StoreError
+from tailrace.errors import LogFenced, StoreError
 from tailrace.log.epochs import newest_fence
 from tailrace.model import Relation
-from tailrace.sinks.queue.course import Course
+from tailrace.sinks.queue.copier import Copier
 from tailrace.sinks.queue.dead_letter import DeadLetters, lanes_of
 from tailrace.sinks.queue.envelope import Renderer
+from tailrace.sinks.queue.letter import Letter
 from tailrace.sinks.queue.message import Message
 from tailrace.sinks.queue.options import QueueOptions
+from tailrace.sinks.queue.outbox import Outbox
+from tailrace.sinks.queue.outlet import Outlet, Sent
 from tailrace.sinks.queue.parked import Parked, ToPark
+from tailrace.sinks.queue.passage import Passage
 from tailrace.sinks.queue.progress import Progress
 from tailrace.sinks.queue.redrive import Requests, carry_out
 from tailrace.sinks.queue.sender import CLOCKS_S, Sender
-from tailrace.sinks.queue.window import Window
 from tailrace.sinks.sink import Batch, Holds, Load, stream_of
 from tailrace.storage import Store
 
@@ -40,31 +40,26 @@ REQUESTS_S: Final = 1.0
 """How often to look for what operators ask for."""
 
 
-@dataclass(slots=True)
-class _Passage:
-    """How far a batch has come: so many messages were handed over before, and of all those that
-    are numbered from its beginning these are settled. `arrived` is what the queue has of it.
-    """
-
-    sequence: int
-    saved: int
-    arrived: frozenset[str]
-    passed: int = 0
-    settled: set[int] = field(default_factory=set)
-
-
 class QueueSink:
     """Delivers one stream, or the replays of one, to one queue."""
 
     holds = Holds.MESSAGES
 
     def __init__(
-        self, kind: str, sender: Sender, store: Store, stream: str, options: QueueOptions
+        self,
+        kind: str,
+        sender: Sender,
+        store: Store,
+        stream: str,
+        options: QueueOptions,
+        *,
+        dead_letter_sender: Sender | None = None,
     ) -> None:
-        """`kind` is the type of the sink, as dead letters name it."""
+        """`kind` is the type of the sink, as dead letters name it. `dead_letter_sender` gets a copy
+        of each of them.
+        """
         self._kind = kind
         self._sender = sender
-        self._options = options
         self._renderer = Renderer(stream_of(stream), options.envelope)
         # Whoever opens the sink has just taken the newest epoch, and looks again afterwards.
         self._fence = newest_fence(store, stream)
@@ -74,11 +69,17 @@ class QueueSink:
         self._stream = stream
         self._parked: Parked | None = None
         self._redriven: set[str] = set()
-        self._passage: _Passage | None = None
-        self._random = Random()
+        self._passage: Passage | None = None
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._pool = ThreadPoolExecutor(options.request_count, thread_name_prefix="tailrace-queue")
+        self._outlet = Outlet(
+            sender, options.window, request_count=options.request_count, stop=self._stop
+        )
+        self._copier: Copier | None = None
+        if dead_letter_sender is not None:
+            outbox = Outbox(store, stream, options.letters)
+            self._copier = Copier(outbox, dead_letter_sender, stream, options.window)
+            self._copier.start()
         self._ticker = threading.Thread(target=self._tick, name="tailrace-dlq", daemon=True)
         self._ticker.start()
 
@@ -110,10 +111,11 @@ class QueueSink:
         """Whatever waits to be tried again is left to the next run."""
         self._stop.set()
         self._ticker.join()
-        self._pool.shutdown()
-        self._sender.close()
+        if self._copier is not None:
+            self._copier.close()
+        self._outlet.close()
 
-    def _begin(self, sequence: int) -> _Passage:
+    def _begin(self, sequence: int) -> Passage:
         """The passage of this batch: the one that was interrupted, if it is the same."""
         before = self._passage
         if before is not None and before.sequence == sequence:
@@ -128,7 +130,7 @@ class QueueSink:
         if self._sender.reads_back and not saved:
             self._progress.save(sequence, 0)
         self._redriven = {place for place in self._redriven if int(place[:16]) >= sequence}
-        self._passage = _Passage(sequence, saved, arrived)
+        self._passage = Passage(sequence, saved, arrived)
         return self._passage
 
     def _arrived(self, sequence: int) -> frozenset[str]:
@@ -137,58 +139,26 @@ class QueueSink:
             return frozenset()
         return self._sender.arrived(since_s - CLOCKS_S)
 
-    def _send(self, passage: _Passage, messages: Sequence[Message]) -> None:
-        first, passage.passed = passage.passed, passage.passed + len(messages)
+    def _send(self, passage: Passage, messages: Sequence[Message]) -> None:
+        first = passage.enter(messages)
         parked = self._parked
         if parked is None:
             parked = self._parked = Parked.of(lanes_of(self._letters.waiting()))
-        arrived = _arrived(messages, passage.arrived)
-        settled = [
-            at
-            for at, message in enumerate(messages)
-            if first + at < passage.saved
-            or first + at in passage.settled
-            or at in arrived
-            or message.place in self._redriven
-        ]
-        window = self._window(messages, parked, settled)
+        settled = passage.settled_of(messages, first, self._redriven)
+        window = self._outlet.window(messages, parked, settled)
 
         def save(frontier: int) -> None:
             if first + frontier > passage.saved:
                 self._progress.save(passage.sequence, first + frontier)
 
         try:
-            self._run(messages, window, self._put_letter, save)
+            self._outlet.run(messages, window, park=self._put_letter, save=save)
         except BaseException:
             # What was not put among the letters is not parked either.
             self._parked = None
             raise
         finally:
-            passage.settled = {at for at in passage.settled if at >= first}
-            passage.settled.update(range(first, first + window.frontier))
-            passage.settled.update(first + at for at in window.ahead)
-
-    def _window(self, messages: Sequence[Message], parked: Parked, settled: list[int]) -> Window:
-        limits = self._options.window
-        return Window(messages, parked, self._sender.limits, limits, self._random, settled=settled)
-
-    def _run(
-        self,
-        messages: Sequence[Message],
-        window: Window,
-        park: Callable[[Message, ToPark], None],
-        save: Callable[[int], None],
-    ) -> None:
-        Course(
-            messages,
-            window,
-            self._sender,
-            self._pool,
-            request_count=self._options.request_count,
-            park=park,
-            save=save,
-            stop=self._stop,
-        ).run()
+            passage.note(first, window)
 
     def _put_letter(self, message: Message, park: ToPark) -> None:
         if park.failure is not None:
@@ -196,7 +166,12 @@ class QueueSink:
                 "message is a dead letter stream=%s table=%s event=%s error=%s",
                 *(self._stream, message.table, message.event_id, park.failure),
             )
-        self._letters.put(message, park, sink=self._kind, now=time.time())
+        letter = Letter.of(message, park, sink=self._kind, now=time.time())
+        kept = self._letters.put(letter)
+        if self._copier is not None:
+            # A letter that is there while nobody has taken over counts, whoever takes over later.
+            self._fence.check()
+            self._copier.put(kept)
 
     def _tick(self) -> None:
         while not self._stop.wait(REQUESTS_S):
@@ -224,40 +199,9 @@ class QueueSink:
                 "dead letters %s stream=%s count=%d", request.action, self._stream, len(gone)
             )
 
-    def _redrive(
-        self,
-        messages: Sequence[Message],
-        parked: Parked,
-        left: Callable[[Message, ToPark], None],
-    ) -> tuple[set[str], str]:
-        stays: set[str] = set()
-
-        def park(message: Message, why: ToPark) -> None:
-            stays.add(message.place)
-            left(message, why)
-
-        window, error = self._window(messages, parked, []), ""
-        try:
-            self._run(messages, window, park, lambda _: None)
-        except SinkError as raised:
-            if self._stop.is_set():
-                raise
-            error = str(raised)
-        settled = {*range(window.frontier), *window.ahead}
-        return {messages[at].place for at in settled} - stays, error
-
-
-def _arrived(messages: Sequence[Message], delivery_ids: frozenset[str]) -> set[int]:
-    """The places of messages that have arrived: with one, those before it in its lane, which a
-    topic that is compacted shows no more.
-    """
-    found: set[int] = set()
-    if not delivery_ids:
-        return found
-    lanes: set[tuple[str, str]] = set()
-    for at in range(len(messages) - 1, -1, -1):
-        lane = messages[at].table, messages[at].lane
-        if lane in lanes or messages[at].delivery_id in delivery_ids:
-            lanes.add(lane)
-            found.add(at)
-    return found
+    def _redrive(self, messages: Sequence[Message], parked: Parked) -> Sent:
+        sent = self._outlet.send(messages, parked)
+        if sent.error is not None and self._stop.is_set():
+            # The next run carries the request out.
+            raise sent.error
+        return sent
