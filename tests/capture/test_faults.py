@@ -7,7 +7,6 @@ from __future__ import annotations
 import errno
 import gc
 import os
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ import pytest
 
 from tailrace.capture.daemon import LEFT_BEHIND_MAX
 from tailrace.errors import ConfigError, SlotLost, SourceError
+from tailrace.exposition import serve
 from tailrace.log import layout
 from tailrace.log.merge import MergePolicy
 from tailrace.postgres.server import wal_position
@@ -436,12 +436,10 @@ def test_prometheus_is_shown_the_documented_names(
     database: Database, source: psycopg.Connection, store: FileStore
 ) -> None:
     capture = Running(settings(database.dsn), store)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    capture.metrics.serve("127.0.0.1", port)
-    with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
-        capture.metrics.serve("127.0.0.1", port)
+    port = serve(capture.metrics.registry, 0, setting="a.metrics_port")
+    with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}") as raised:
+        serve(capture.metrics.registry, port, setting="a.metrics_port")
+    assert "a.metrics_port" in raised.value.hint
     with capture:
         capture.wait_for_stream()
         source.execute("INSERT INTO t VALUES (1, 'a'), (2, 'b')")

@@ -229,11 +229,6 @@ MISTAKES = {
         'streams.a.sink.dead_letter_queue.type "delta" must be one of webhook, kafka, kinesis',
         "",
     ),
-    "dead letter queue as text": (
-        "streams: {a: {sink: {type: webhook, url: u, dead_letter_queue: dead}}}",
-        'streams.a.sink.dead_letter_queue "dead" must be a mapping',
-        "dead_letter_queue: {type: kinesis",
-    ),
     "unknown mode": (
         "capture: {mode: fast}",
         "capture.mode \"fast\" must be 'auto', 'wal' or 'trigger'",
@@ -313,6 +308,11 @@ MISTAKES = {
     "empty path": ("streams: {a: {sink: {path: ''}}}", "streams.a.sink.path is empty", "path"),
     "port as text": ("capture: {metrics_port: abc}", "must be a whole number", ""),
     "port as yes": ("capture: {metrics_port: true}", "must be a whole number", ""),
+    "port for two": (
+        "capture: {metrics_port: 9108}\npipeline: {metrics_port: 9108}",
+        "the file has one metrics_port for both capture and pipeline",
+        "choose two",
+    ),
     "port": ("capture: {metrics_port: 99999}", '"99999" must be at most 65535', ""),
     "no changes per batch": (
         "streams: {a: {max_changes_per_batch: 0}}",

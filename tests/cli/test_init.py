@@ -31,7 +31,7 @@ def test_the_template_with_its_comments_in_force_is_a_configuration() -> None:
     environ = {"DATABASE_URL": "postgresql://ann@db/shop"}
     config = parse(text.partition("\n")[2], root=Path("/srv"), environ=environ)
     assert config.source.dsn is not None
-    assert config.capture.metrics_port == 9108
+    assert (config.capture.metrics_port, config.pipeline.metrics_port) == (9108, 9109)
 
 
 def test_the_template_names_every_key() -> None:

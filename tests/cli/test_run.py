@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -28,9 +30,22 @@ def await_rows(table: Path, count: int) -> None:
         time.sleep(0.1)
 
 
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def await_metrics(port: int, line: str) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while line not in (text := urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()):
+        assert time.monotonic() < deadline, text
+        time.sleep(0.1)
+
+
 @pytest.mark.slow
 def test_changes_reach_the_lake(project: Project, database: Database) -> None:
-    project.configure(database.dsn, more=STREAMS)
+    port = free_port()
+    project.configure(database.dsn, more=f"{STREAMS}\npipeline: {{metrics_port: {port}}}")
     with database.connect() as admin:
         admin.execute("CREATE TABLE t (id int PRIMARY KEY)")
         with project.running("run") as run:
@@ -40,6 +55,10 @@ def test_changes_reach_the_lake(project: Project, database: Database) -> None:
                 project.await_captured(admin)
             run.await_line("stream started stream=lake")
             await_rows(project.directory / "lake" / "public" / "t", 3)
+            await_metrics(
+                port, 'tailrace_stream_status{source="test",status="healthy",stream="lake"} 1'
+            )
+            await_metrics(port, 'tailrace_stream_changes_total{source="test",stream="lake"} 3')
             # As the manager of a service does it: all at once, Spark's own processes among them.
             for pid, _ in working_on(project.directory):
                 os.kill(pid, signal.SIGTERM)

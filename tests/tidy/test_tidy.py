@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
 
 LAYERS = [
-    *("errors", "failpoint", "backoff", "model"),
+    *("errors", "failpoint", "backoff", "exposition", "model"),
     *("postgres", "control", "storage", "log", "capture", "decode", "where"),
     *("spark", "bases", "sinks", "compaction", "streams", "verify", "status", "cli"),
 ]

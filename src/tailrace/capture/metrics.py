@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from tailrace.capture.core import Core
 from tailrace.control.health import TableStat
 from tailrace.control.tracking import Mode
-from tailrace.errors import ConfigError
 from tailrace.log import Header
 from tailrace.model import Lsn
 
@@ -41,16 +40,6 @@ class Metrics:
             ["source", "mode"],
             registry=self.registry,
         )
-
-    def serve(self, address: str, port: int) -> None:
-        """Answer Prometheus at http://address:port/metrics."""
-        try:
-            start_http_server(port, addr=address, registry=self.registry)
-        except OSError as error:
-            raise ConfigError(
-                f"metrics cannot listen on {address}:{port}: {error.strerror}",
-                hint="choose a free port in capture.metrics",
-            ) from error
 
     def observe(self, core: Core) -> None:
         """Take the core's positions."""

@@ -19,6 +19,7 @@ def capture(config: ConfigFile = None, verbose: Verbose = False) -> None:
     from tailrace.cli.signals import StopSignals
     from tailrace.cli.source import source_dsn
     from tailrace.cli.wiring import capture_settings
+    from tailrace.exposition import serve
     from tailrace.postgres.admission import require_tables
     from tailrace.postgres.session import connect
     from tailrace.storage import open_store
@@ -31,7 +32,7 @@ def capture(config: ConfigFile = None, verbose: Verbose = False) -> None:
             with connect(dsn) as conn:
                 require_tables(conn, settings.capture.tables)
             metrics = Metrics(settings.source.name)
-            if settings.capture.metrics_port is not None:
-                metrics.serve("127.0.0.1", settings.capture.metrics_port)
+            if (port := settings.capture.metrics_port) is not None:
+                serve(metrics.registry, port, setting="capture.metrics_port")
             told = capture_settings(settings, dsn)
             Daemon(told, store, metrics=metrics, stop=signals.event).run()

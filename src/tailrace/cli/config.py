@@ -100,6 +100,12 @@ class Capture(Section):
     metrics_port: Annotated[Count, Field(ge=1, le=65535)] | None = None
 
 
+class Pipeline(Section):
+    """What holds for all streams of a process."""
+
+    metrics_port: Annotated[Count, Field(ge=1, le=65535)] | None = None
+
+
 class Base(Section):
     """How bases are taken: whole tables, read while they are written."""
 
@@ -154,11 +160,19 @@ class Config(Section):
     source: Source = Source()
     log: Log = Log()
     capture: Capture = Capture()
+    pipeline: Pipeline = Pipeline()
     base: Base = Base()
     spark: Spark = Spark()
     streams: Annotated[dict[StreamName, Stream], BeforeValidator(_no_streams)] = Field(
         default_factory=lambda: {"lake": Stream()}
     )
+
+    @model_validator(mode="after")
+    def _has_a_port_for_each(self) -> Config:
+        port = self.pipeline.metrics_port
+        if port is not None and port == self.capture.metrics_port:
+            raise ValueError("has one metrics_port for both capture and pipeline: choose two")
+        return self
 
     _root: Path = PrivateAttr(default=Path())
     _written: Mapping[str, object] = PrivateAttr(default={})

@@ -52,7 +52,7 @@ def ls(
     """
     from tailrace.cli.json_text import json_text
     from tailrace.sinks.queue.dead_letter import DeadLetters
-    from tailrace.sinks.queue.outbox import Outbox
+    from tailrace.sinks.queue.outbox import count_copies
 
     store = _store(config)
     for name in [stream] if stream else _streams(store):
@@ -63,7 +63,7 @@ def ls(
                 typer.echo(json_text(_line(name, first, lane)))
             else:
                 typer.echo(_shown(name, first, lane))
-        if not as_json and (copies := len(Outbox(store, name))):
+        if not as_json and (copies := count_copies(store, name)):
             typer.echo(f"{name}  {copies} copies wait for the dead letter queue")
 
 

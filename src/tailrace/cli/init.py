@@ -40,6 +40,9 @@ capture:
   table_settings: {}              # public.orders: {mode: trigger}: for some tables differently
   # metrics_port: 9108            # Prometheus, on this port
 
+pipeline:
+  # metrics_port: 9109            # the same for streams
+
 base:                             # tables as a whole, read by Spark when they are taken up
   max_wait: 10m                   # for transactions that are open when one begins
   max_snapshot_age: 12h           # so long vacuum may be held back

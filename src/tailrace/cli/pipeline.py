@@ -52,14 +52,19 @@ def pipeline(
     from tailrace.cli.signals import StopSignals
     from tailrace.cli.synchronising import control_of, synchronise
     from tailrace.cli.verifying import plans
+    from tailrace.exposition import serve
     from tailrace.storage import open_store
     from tailrace.streams import Pipeline
+    from tailrace.streams.metrics import StreamMetrics
     from tailrace.streams.record import StreamRecord
     from tailrace.verify.schedule import Schedule
 
     settings = load(config)
     chosen = _choose(settings, synchronise(settings), stream)
     store = open_store(settings.log.url)
+    metrics = StreamMetrics(settings.source.name, store)
+    if (port := settings.pipeline.metrics_port) is not None:
+        serve(metrics.registry, port, setting="pipeline.metrics_port")
     with StopSignals() as signals:
         stop_with_parent(signals.event)
         if reset:
@@ -77,14 +82,16 @@ def pipeline(
             work_dir = settings.directory / "spark"
             compaction_s = settings.log.compaction_interval.total_seconds()
             with automatic_bases(settings, store, spark):
-                Pipeline(
+                running = Pipeline(
                     [],
                     spark,
                     store,
                     work_dir=work_dir,
                     compaction_interval_s=compaction_s,
                     control=control,
-                ).run(signals.event)
+                )
+                metrics.watch(lambda: running.places)
+                running.run(signals.event)
         finally:
             stop_spark(spark)
 

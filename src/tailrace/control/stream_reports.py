@@ -6,7 +6,8 @@ A row that somebody has locked is left out until the next report: a pipeline wai
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
+from operator import add, sub
 from typing import Final
 
 from tailrace.control.streams import Status, reporting
@@ -16,27 +17,23 @@ from tailrace.postgres.session import Connection
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What was delivered, and how often that failed, since the last report that arrived."""
+    """What was delivered in how much time, how often that failed, and how many messages a queue was
+    sent once more, since some moment.
+    """
 
     batch_count: int = 0
     change_count: int = 0
     failure_count: int = 0
+    retry_count: int = 0
+    batch_us: int = 0
 
     def plus(self, more: Tally) -> Tally:
         """Both together."""
-        return Tally(
-            self.batch_count + more.batch_count,
-            self.change_count + more.change_count,
-            self.failure_count + more.failure_count,
-        )
+        return Tally(*map(add, astuple(self), astuple(more)))
 
     def since(self, before: Tally) -> Tally:
         """What has come on top of `before`."""
-        return Tally(
-            self.batch_count - before.batch_count,
-            self.change_count - before.change_count,
-            self.failure_count - before.failure_count,
-        )
+        return Tally(*map(sub, astuple(self), astuple(before)))
 
 
 @dataclass(frozen=True, slots=True)

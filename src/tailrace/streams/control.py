@@ -37,10 +37,11 @@ from tailrace.postgres.quote import identifier, statement
 from tailrace.storage import Store
 from tailrace.streams.kept_roster import Kept, keep_roster, read_roster
 from tailrace.streams.leading import Leadership
+from tailrace.streams.observing import Delivering
 from tailrace.streams.place import Wish
 from tailrace.streams.record import StreamRecord
 from tailrace.streams.replay.by_sql import ReplaysBySql
-from tailrace.streams.reports import Delivering, Reports
+from tailrace.streams.reports import Reports
 from tailrace.streams.stream import Stream
 
 logger = logging.getLogger(__name__)

@@ -27,12 +27,12 @@ from tailrace.streams.taken import Taken, slowest
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What a run of a stream has delivered, how far it is, and how long its last batch took."""
+    """What a run of a stream has delivered, how far it is, and how long its batches took."""
 
     position: Offset
     batch_count: int = 0
     change_count: int = 0
-    batch_s: float = 0.0
+    batch_us: int = 0
 
 
 class Delivery:
@@ -72,10 +72,11 @@ class Delivery:
 
     def deliver_batch(self, found: Unpacked) -> None:
         """Fix the batch's range, write it, note that it is done."""
-        began = time.monotonic()
+        began_ns = time.monotonic_ns()
         with self._turn:
             self._deliver(found)
-        self.delivered = replace(self.delivered, batch_s=time.monotonic() - began)
+        took_us = (time.monotonic_ns() - began_ns) // 1000
+        self.delivered = replace(self.delivered, batch_us=self.delivered.batch_us + took_us)
 
     def _deliver(self, found: Unpacked) -> None:
         assert found.after == self.delivered.position, "a batch does not follow the one before"
@@ -91,7 +92,8 @@ class Delivery:
         self._record.finish(batch)
         failpoint("batch.after_finish")
         self._advance(batch)
-        self.delivered = Delivered(
+        self.delivered = replace(
+            self.delivered,
             position=batch.upto,
             batch_count=self.delivered.batch_count + 1,
             change_count=count,

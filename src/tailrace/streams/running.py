@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -38,6 +37,7 @@ from tailrace.streams.replay.run import Replaying
 from tailrace.streams.resume import Resume, resume
 from tailrace.streams.starts import Starts
 from tailrace.streams.stream import Stream, StreamState
+from tailrace.streams.tallying import Tallying
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class RunningStream:
         self._node = node
         self._starts = starts or Starts()
         self._fence: Fence | None = None
-        self._tally = Tally()
+        self._tallying = Tallying()
         self.is_fenced = False
         self._stream = stream
         self._spark = spark
@@ -95,7 +95,6 @@ class RunningStream:
         self._unknown_failures = 0
         self._error: TailraceError | None = None
         self._is_stopped = False
-        self._counted = 0
 
     @property
     def state(self) -> StreamState:
@@ -119,14 +118,7 @@ class RunningStream:
     @property
     def tally(self) -> Tally:
         """What was delivered, and what has failed, since the beginning."""
-        delivery, tally = self._delivery, self._tally
-        if delivery is None:
-            return tally
-        return replace(
-            tally,
-            batch_count=tally.batch_count + delivery.delivered.batch_count,
-            change_count=tally.change_count + delivery.delivered.change_count - self._counted,
-        )
+        return self._tallying.tally
 
     def step(self, now: float) -> None:
         """Prepare, start the query, notice its end, or wait: whatever is due."""
@@ -153,6 +145,7 @@ class RunningStream:
         sink, self._sink = self._sink, None
         if sink is not None:
             sink.close()
+            self._tallying.begin(self._delivery, None)
 
     def _halt(self) -> None:
         """End the query, and wait for what it has handed over."""
@@ -177,7 +170,6 @@ class RunningStream:
             # The sink has looked up who delivers the stream: that must have been us.
             self._fence.check()
         self._lookout = Lookout(store, patterns)
-        self._tally = self.tally
         self._delivery = delivery = Delivery(
             stream.name,
             self._sink,
@@ -188,7 +180,7 @@ class RunningStream:
             bases=partial(newest_bases, store),
             turn=self._turn,
         )
-        self._counted = delivery.delivered.change_count
+        self._tallying.begin(delivery, self._sink)
         load_due(delivery, store, patterns, selection, unfinished=at.unfinished, stop=stop)
 
     def _may_begin(self, preparation: Preparation, now: float) -> bool:
@@ -262,7 +254,7 @@ class RunningStream:
 
     def _failed(self, failure: Failure, now: float, *, cause: BaseException | None) -> None:
         name, error = self._stream.name, failure.error
-        self._tally = replace(self._tally, failure_count=self._tally.failure_count + 1)
+        self._tallying.failed()
         if isinstance(error, LogFenced) and self._fence is not None:
             self._fenced(self._fence, now)
             return

@@ -20,6 +20,11 @@ from tailrace.sinks.queue.letter import Letter, LetterLimits
 from tailrace.storage import ObjectExists, ObjectMissing, Store
 
 
+def count_copies(store: Store, stream: str) -> int:
+    """How many wait."""
+    return len(store.list(_prefix(stream)))
+
+
 class Outbox:
     """The copies of one stream. One thread puts, another one takes."""
 
@@ -27,7 +32,7 @@ class Outbox:
         self._store = store
         self._stream = stream
         self._limits = limits or LetterLimits()
-        self._prefix = f"{root_of(stream)}copies/"
+        self._prefix = _prefix(stream)
         self._lock = threading.Lock()
         self._sizes: dict[str, int] = {}
         self._bytes = 0
@@ -93,3 +98,7 @@ class Outbox:
                 hint="see to that queue; the stream goes on by itself",
                 retry=True,
             )
+
+
+def _prefix(stream: str) -> str:
+    return f"{root_of(stream)}copies/"

@@ -38,6 +38,8 @@ class Outlet:
         self._limits = limits
         self._request_count = request_count
         self._stop = stop
+        self.retry_count = 0
+        """How many messages were sent once more."""
         self._random = Random()
         self._pool = ThreadPoolExecutor(request_count, thread_name_prefix="tailrace-queue")
 
@@ -57,7 +59,7 @@ class Outlet:
         save: Callable[[int], None],
     ) -> None:
         """Until everything is settled; raises SinkError if the queue takes no more for now."""
-        Course(
+        course = Course(
             messages,
             window,
             self.sender,
@@ -66,7 +68,11 @@ class Outlet:
             park=park,
             save=save,
             stop=self._stop,
-        ).run()
+        )
+        try:
+            course.run()
+        finally:
+            self.retry_count += window.retry_count
 
     def send(self, messages: Sequence[Message], parked: Parked) -> Sent:
         """Send messages that are kept elsewhere until the queue has them."""

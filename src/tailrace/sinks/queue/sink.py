@@ -83,6 +83,11 @@ class QueueSink:
         self._ticker = threading.Thread(target=self._tick, name="tailrace-dlq", daemon=True)
         self._ticker.start()
 
+    @property
+    def retry_count(self) -> int:
+        """How many messages were sent once more because the queue did not take them."""
+        return self._outlet.retry_count
+
     def prepare(self, relation: Relation) -> None:
         """A queue takes every table."""
 

@@ -76,6 +76,8 @@ class Window:
         self._parking: list[ToPark] = []
         self._next = self._saved = self.frontier = 0
         self.halted: Failure | None = None
+        self.retry_count = 0
+        """How many messages were sent once more."""
         self._advance()
 
     @property
@@ -208,7 +210,7 @@ class Window:
         first, second = rest[: len(rest) // 2], rest[len(rest) // 2 :]
         self._taken.difference_update(second)
         self._ready.extendleft(at for at in reversed(second) if self._lanes.is_head(at))
-        heapq.heappush(self._retries, (now, first))
+        self._retry(first, now)
 
     def _failed(self, failed: list[tuple[int, Failure]], now: float) -> None:
         again: list[int] = []
@@ -239,7 +241,11 @@ class Window:
             jitter_s = full_jitter_s(
                 self._random, count, first_s=limits.first_wait_s, limit_s=limits.wait_s_max
             )
-            heapq.heappush(self._retries, (now + max(jitter_s, wait_s), rest))
+            self._retry(rest, now + max(jitter_s, wait_s))
+
+    def _retry(self, messages: list[int], at: float) -> None:
+        heapq.heappush(self._retries, (at, messages))
+        self.retry_count += len(messages)
 
     def _is_lost(self, at: int, failure: Failure, now: float) -> bool:
         """Whether the message has to be a dead letter, if it is the reason."""
