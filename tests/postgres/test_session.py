@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import socket
+import threading
 import traceback
 from pathlib import Path
 
@@ -136,6 +138,25 @@ def test_a_refused_connection_is_one_line_with_a_hint(
         connect(make_conninfo(source.tcp_dsn, **{"password": SECRET, **changed}))
     assert words in str(caught.value)
     assert caught.value.retry is retry
+    _assert_presentable(caught.value)
+
+
+@pytest.mark.parametrize("sslmode", ["prefer", "disable"])
+def test_a_server_of_another_kind_is_told(sslmode: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1024)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        address = {"host": "127.0.0.1", "port": server.getsockname()[1], "sslmode": sslmode}
+        with pytest.raises(SourceError, match="is not postgres") as caught:
+            connect(make_conninfo("", password=SECRET, **address))
+        answering.join()
     _assert_presentable(caught.value)
 
 

@@ -138,6 +138,11 @@ _REFUSALS: Final = (
         retry=True,
     ),
     _refusal(
+        "invalid response to SSL negotiation|expected authentication request",
+        "what listens at {place} is not postgres",
+        "correct host and port in source.dsn",
+    ),
+    _refusal(
         "SSL|certificate",
         "postgres at {place} and this host do not agree on TLS",
         "check sslmode, sslrootcert and the server's certificate",
