@@ -21,7 +21,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def messages(changes: TableChanges, style: Style = Style.DEBEZIUM) -> list[Message]:
-    return Renderer("paid", style).changes([changes], 7)
+    return Renderer("paid", style, "shop").changes([changes], 7)
 
 
 def payloads(changes: TableChanges, style: Style = Style.DEBEZIUM) -> list[dict[str, Any]]:
@@ -47,6 +47,7 @@ def test_debezium_envelope_has_the_fields_that_its_consumers_read() -> None:
         "connector": "postgresql",
         "name": "paid",
         "snapshot": "false",
+        "db": "shop",
         "schema": "public",
         "table": "orders",
         "lsn": 0x1008,

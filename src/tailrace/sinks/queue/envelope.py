@@ -49,10 +49,11 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class Renderer:
-    """Renders what one stream sends."""
+    """Renders what one stream sends of one database."""
 
     stream: str
     style: Style
+    database: str = ""
 
     def changes(
         self, tables: Iterable[TableChanges], sequence: int, replay: str = ""
@@ -110,8 +111,8 @@ class Renderer:
         is_read = "r" in {_LETTERS[op] for op in part.ops}
         head = (
             f'{{"version":{_text(__version__)},"connector":"postgresql",'
-            f'"name":{_text(self.stream)},"snapshot":"{str(is_read).lower()}","db":"",'
-            f'"schema":{_text(relation.schema)},"table":{_text(relation.name)},"ts_ms":'
+            f'"name":{_text(self.stream)},"snapshot":"{str(is_read).lower()}",'
+            f'"db":{_text(self.database)},"schema":{_text(relation.schema)},"table":{_text(relation.name)},"ts_ms":'
         )
         return joined(
             *(pa.scalar('{"before":'), part.before, pa.scalar(',"after":'), part.after),

@@ -16,6 +16,7 @@ from typing import Final
 import pyarrow as pa
 
 from tailrace.errors import LogFenced, StoreError
+from tailrace.log import read_genesis
 from tailrace.log.epochs import newest_fence
 from tailrace.model import Relation
 from tailrace.sinks.queue.copier import Copier
@@ -60,7 +61,7 @@ class QueueSink:
         """
         self._kind = kind
         self._sender = sender
-        self._renderer = Renderer(stream_of(stream), options.envelope)
+        self._renderer = Renderer(stream_of(stream), options.envelope, _database(store))
         # Whoever opens the sink has just taken the newest epoch, and looks again afterwards.
         self._fence = newest_fence(store, stream)
         self._letters = DeadLetters(store, stream, options.letters, self._fence)
@@ -210,3 +211,9 @@ class QueueSink:
             # The next run carries the request out.
             raise sent.error
         return sent
+
+
+def _database(store: Store) -> str:
+    """The database that the log is of."""
+    genesis = read_genesis(store)
+    return str((genesis.note or {}).get("database", "")) if genesis else ""
