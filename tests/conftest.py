@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from tailrace.sinks.delta.spark import SESSION_SETTINGS, delta_is_available
 from tailrace.spark.session import spark_session
 from tests.archive import java_options
-from tests.server import FAST_SETTINGS, Database, Server, ServerFactory, Servers
+from tests.server import FAST_SETTINGS, VERSIONS, Database, Server, ServerFactory, Servers
 from tests.sinks.queue.broker import kafka_jars
 
 # Time never decides a test: the machine may be busy with others.
@@ -76,18 +76,40 @@ def server_dir() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def postgres(server_dir: Path) -> Iterator[Server]:
-    """The worker's shared Postgres 18: wal_level logical, a Unix socket and a loopback port."""
-    server = Server(server_dir / "shared", settings=FAST_SETTINGS, tcp=True)
-    with server:
+def source_servers(server_dir: Path) -> Iterator[Servers]:
+    """The worker's shared server of a version, made when first asked for: wal_level logical, a Unix
+    socket and a loopback port.
+    """
+    running: dict[int, Server] = {}
+    with ExitStack() as stack:
+
+        def server(version: int) -> Server:
+            if version not in running:
+                directory = server_dir / f"source-{version}"
+                made = Server(directory, version=version, settings=FAST_SETTINGS, tcp=True)
+                stack.callback(made.destroy)
+                running[version] = stack.enter_context(made)
+            return running[version]
+
         yield server
-    server.destroy()
+
+
+@pytest.fixture(scope="session")
+def postgres(source_servers: Servers) -> Server:
+    """The worker's shared server of the newest version."""
+    return source_servers(VERSIONS[0])
 
 
 @pytest.fixture
-def database(postgres: Server) -> Iterator[Database]:
+def version() -> int:
+    """Of the server that a test gets: the newest, unless it says `both_versions`."""
+    return VERSIONS[0]
+
+
+@pytest.fixture
+def database(source_servers: Servers, version: int) -> Iterator[Database]:
     """A fresh database on the shared server."""
-    with postgres.database() as fresh:
+    with source_servers(version).database() as fresh:
         yield fresh
 
 
@@ -112,23 +134,6 @@ def postgres_server(server_dir: Path) -> Iterator[ServerFactory]:
             return server
 
         yield make
-
-
-@pytest.fixture(scope="session")
-def source_servers(server_dir: Path) -> Iterator[Servers]:
-    """The worker's server of a version, made when first asked for; prepared transactions work."""
-    running: dict[int, Server] = {}
-    with ExitStack() as stack:
-
-        def server(version: int) -> Server:
-            if version not in running:
-                settings = {**FAST_SETTINGS, "max_prepared_transactions": "5"}
-                directory = server_dir / f"source-{version}"
-                running[version] = Server(directory, version=version, settings=settings, tcp=True)
-                stack.enter_context(running[version])
-            return running[version]
-
-        yield server
 
 
 @pytest.fixture(scope="session")

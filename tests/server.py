@@ -10,6 +10,7 @@ from itertools import count
 from typing import Protocol, TypeAlias
 
 import psycopg
+import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
@@ -23,6 +24,12 @@ FAST_SETTINGS = {"fsync": "off", "shared_buffers": "32MB", "max_prepared_transac
 
 VERSIONS = (18, 16)
 """Both ends of the versions at hand."""
+
+both_versions = pytest.mark.parametrize("version", VERSIONS, ids=lambda version: f"pg{version}")
+"""For a test, or a module of tests, whose database is to be one of each version."""
+
+older_version = pytest.mark.parametrize("version", VERSIONS[1:], ids=lambda version: f"pg{version}")
+"""For one of several slow tests of the same thing; the others have the newest version."""
 
 
 class Server(EmbeddedPostgres):

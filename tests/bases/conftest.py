@@ -10,14 +10,13 @@ import pytest
 
 from tailrace.bases import stretch
 from tailrace.storage import FileStore
-from tests.server import VERSIONS, Database, Servers
+from tests.server import VERSIONS, Database
 
 
 @pytest.fixture(params=VERSIONS, ids=lambda version: f"pg{version}")
-def database(request: pytest.FixtureRequest, source_servers: Servers) -> Iterator[Database]:
-    """A fresh database on each version."""
-    with source_servers(request.param).database() as fresh:
-        yield fresh
+def version(request: pytest.FixtureRequest) -> int:
+    """Every database here is one of each version."""
+    return int(request.param)
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ from tests.capture.running import (
 )
 from tests.log.faulty_store import WatchedStore
 from tests.log.making import no_catalog
-from tests.server import Database, ServerFactory
+from tests.server import Database, ServerFactory, both_versions
 
 WHOLE, _ = rolls_of(NAMES)
 
@@ -293,6 +293,7 @@ def _waits_for(connection: psycopg.Connection, holder: psycopg.Connection) -> bo
     return connection.execute(query, [holder.info.backend_pid]).fetchone() != (0,)
 
 
+@both_versions
 def test_f025_capture_names_what_keeps_the_slot_from_being_made_and_then_goes_on(
     database: Database,
     source: psycopg.Connection,
@@ -319,6 +320,7 @@ def test_f025_capture_names_what_keeps_the_slot_from_being_made_and_then_goes_on
     assert_equal(store, source, "public.t")
 
 
+@both_versions
 def test_f025_a_slot_that_cannot_decode_what_was_open_while_it_was_made_is_made_again(
     database: Database,
     source: psycopg.Connection,
@@ -354,6 +356,7 @@ def test_f025_a_slot_that_cannot_decode_what_was_open_while_it_was_made_is_made_
     assert [change.new for change in read_changes(store)] == [{"id": "2", "v": "streamed"}]
 
 
+@both_versions
 def test_f025_capture_that_waits_for_a_transaction_stops_when_told(
     database: Database, source: psycopg.Connection, store: FileStore
 ) -> None:

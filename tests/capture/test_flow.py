@@ -31,7 +31,7 @@ from tests.capture.running import (
     wait_until,
 )
 from tests.log.faulty_store import WatchedStore
-from tests.server import VERSIONS, Database, ServerFactory
+from tests.server import Database, ServerFactory, both_versions
 
 FLOOD_S = float(os.environ.get("FLOOD_S", "6"))
 """How long a flood lasts; two minutes prove more."""
@@ -55,6 +55,7 @@ def flood(connection: psycopg.Connection, megabytes: int = 8) -> None:
         )
 
 
+@both_versions
 def test_every_kind_of_change_reaches_the_log(
     capture: Running, source: psycopg.Connection, store: FileStore
 ) -> None:
@@ -145,7 +146,9 @@ def test_mixed_traffic_is_captured_whole(
     assert_equal(store, source, "public.t")
 
 
-@pytest.mark.parametrize("is_published", [False, True], ids=["foreign", "published"])
+@pytest.mark.parametrize(
+    ("is_published", "version"), [(False, 16), (True, 18)], ids=["foreign", "published"]
+)
 def test_f011_a_flood_with_short_timeouts_costs_no_connection(
     database: Database, source: psycopg.Connection, store: FileStore, is_published: bool
 ) -> None:
@@ -171,6 +174,7 @@ def test_f011_a_flood_with_short_timeouts_costs_no_connection(
     assert_equal(store, source, "public.t")
 
 
+@both_versions
 def test_f015_f031_a_transaction_open_across_an_acknowledgement_is_delivered(
     capture: Running, database: Database, source: psycopg.Connection, store: FileStore
 ) -> None:
@@ -189,6 +193,7 @@ def test_f015_f031_a_transaction_open_across_an_acknowledgement_is_delivered(
     assert_equal(store, source, "public.t")
 
 
+@both_versions
 def test_f042_only_what_was_committed_is_captured(
     capture: Running, source: psycopg.Connection, store: FileStore
 ) -> None:
@@ -215,7 +220,7 @@ def test_f042_only_what_was_committed_is_captured(
     ]
 
 
-@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: f"pg{version}")
+@both_versions
 def test_f043_f044_of_spilled_and_interleaved_transactions_only_what_was_committed_comes(
     postgres_server: ServerFactory, store: FileStore, version: int
 ) -> None:
@@ -252,6 +257,7 @@ def test_f043_f044_of_spilled_and_interleaved_transactions_only_what_was_committ
         assert sum(len(link.header.parts) > 1 for link in links) >= 2
 
 
+@both_versions
 def test_f047_a_prepared_transaction_comes_when_it_is_committed_and_once(
     capture: Running, source: psycopg.Connection, store: FileStore
 ) -> None:
@@ -282,6 +288,7 @@ def test_f048_transactions_without_a_published_change_leave_no_segment(
     assert list(Reader(store).walk(Offset.whole(0))) == []
 
 
+@both_versions
 def test_f049_a_large_value_that_did_not_change_is_left_out_and_the_rest_comes(
     capture: Running, source: psycopg.Connection, store: FileStore
 ) -> None:
@@ -300,6 +307,7 @@ def test_f049_a_large_value_that_did_not_change_is_left_out_and_the_rest_comes(
     assert_equal(store, source, "public.extra")
 
 
+@both_versions
 def test_f054_f055_truncate_and_cascade_come_in_order(
     capture: Running, source: psycopg.Connection, store: FileStore
 ) -> None:
@@ -323,6 +331,7 @@ def test_f054_f055_truncate_and_cascade_come_in_order(
     assert_equal(store, source, "public.extra", "public.extra_child", "public.t")
 
 
+@both_versions
 def test_f058_each_row_is_read_with_the_shape_it_was_written_in(
     capture: Running, source: psycopg.Connection, store: FileStore
 ) -> None:
@@ -342,6 +351,7 @@ def test_f058_each_row_is_read_with_the_shape_it_was_written_in(
     ]
 
 
+@both_versions
 def test_f071_messages_of_others_neither_stall_the_stream_nor_reach_the_log(
     capture: Running, source: psycopg.Connection, store: FileStore
 ) -> None:
@@ -360,6 +370,7 @@ def test_f071_messages_of_others_neither_stall_the_stream_nor_reach_the_log(
     assert link.header.transaction_count == 1
 
 
+@both_versions
 def test_f045_a_transaction_larger_than_memory_passes_through_in_parts(
     database: Database, source: psycopg.Connection, store: FileStore, tmp_path: Path
 ) -> None:

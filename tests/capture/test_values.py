@@ -21,9 +21,11 @@ from tailrace.sinks.fold import fold
 from tailrace.spark.planning import decode_pieces
 from tailrace.storage import FileStore
 from tests.capture.running import Running, settings, wait_caught_up
-from tests.server import Database, Server
+from tests.server import Database, Servers, both_versions
 
-LARGE_BYTES = 24 << 20
+pytestmark = both_versions
+
+LARGE_BYTES = 16 << 20
 """Beyond every limit of capture's buffers and of a segment; what is larger only takes longer."""
 
 
@@ -103,8 +105,11 @@ def test_f060_rows_of_what_is_gone_by_now_are_typed_as_they_were(
     assert decoded(store, "public.other")[0].rows["cost"].to_pylist() == [Decimal("3.50")]
 
 
-def test_f066_bytes_of_no_encoding_are_captured(postgres: Server, store: FileStore) -> None:
-    with postgres.database("SQL_ASCII") as database, connect(database.dsn) as connection:
+def test_f066_bytes_of_no_encoding_are_captured(
+    source_servers: Servers, version: int, store: FileStore
+) -> None:
+    ascii_database = source_servers(version).database("SQL_ASCII")
+    with ascii_database as database, connect(database.dsn) as connection:
         connection.execute("CREATE TABLE public.item (id int PRIMARY KEY, name text)")
         with Running(settings(database.dsn), store) as capture:
             capture.wait_for_stream()

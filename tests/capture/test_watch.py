@@ -5,7 +5,6 @@ Postgres does not stream whole is asked for again, and all others flow.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 import psycopg
 import pytest
@@ -23,14 +22,9 @@ from tests.capture.running import (
     settings,
     wait_caught_up,
 )
-from tests.server import VERSIONS, Database, Servers
+from tests.server import Database, both_versions
 
-
-@pytest.fixture(params=VERSIONS, ids=lambda version: f"pg{version}")
-def database(request: pytest.FixtureRequest, source_servers: Servers) -> Iterator[Database]:
-    """A fresh database on each version."""
-    with source_servers(request.param).database() as fresh:
-        yield fresh
+pytestmark = both_versions
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.cli.project import Ended, Project
-from tests.server import Database
+from tests.server import Database, both_versions
 
 
 def findings(ended: Ended) -> dict[str, tuple[str, str]]:
@@ -19,6 +19,7 @@ def findings(ended: Ended) -> dict[str, tuple[str, str]]:
     }
 
 
+@both_versions
 def test_tables_are_judged_one_by_one(project: Project, database: Database) -> None:
     with database.connect() as admin:
         admin.execute("CREATE TABLE good (id int PRIMARY KEY)")
@@ -60,6 +61,7 @@ def test_a_source_without_a_blocker_passes(
     assert ended.out.endswith("blockers: 1\n")
 
 
+@both_versions
 def test_f052_a_stream_that_upserts_a_table_without_a_key_is_told_so(
     project: Project, database: Database
 ) -> None:
@@ -79,6 +81,7 @@ def test_f052_a_stream_that_upserts_a_table_without_a_key_is_told_so(
     assert told["subject"] == "public.events"
 
 
+@both_versions
 def test_f061_a_where_on_what_old_rows_do_not_come_with_is_told(
     project: Project, database: Database
 ) -> None:

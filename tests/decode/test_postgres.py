@@ -16,8 +16,8 @@ from tests.server import Database
 
 
 @pytest.fixture
-def connection(source: Database) -> Iterator[psycopg.Connection]:
-    with source.connect() as opened:
+def connection(database: Database) -> Iterator[psycopg.Connection]:
+    with database.connect() as opened:
         yield opened
 
 

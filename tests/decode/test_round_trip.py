@@ -25,7 +25,7 @@ def _tables(draw: Draw) -> list[tuple[str, list[str | None]]]:
     ]
 
 
-def test_f063_random_tables_come_back_as_the_sources_own_texts(source: Database) -> None:
+def test_f063_random_tables_come_back_as_the_sources_own_texts(database: Database) -> None:
     @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
     @given(_tables())
     def check(table: list[tuple[str, list[str | None]]]) -> None:
@@ -43,5 +43,5 @@ def test_f063_random_tables_come_back_as_the_sources_own_texts(source: Database)
             live.app.execute("DROP TABLE t")
             live.streamed()
 
-    with Live.on(source) as live:
+    with Live.on(database) as live:
         check()

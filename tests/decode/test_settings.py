@@ -57,12 +57,14 @@ VALUES = {
 
 @pytest.fixture
 def hostile(
-    postgres_server: ServerFactory, monkeypatch: pytest.MonkeyPatch
+    postgres_server: ServerFactory, version: int, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Database, str]]:
     """A database that sets everything otherwise, in every place where it can be set, and how its
     role `capture` connects.
     """
-    server = postgres_server({"DateStyle": "German", "TimeZone": "Asia/Tokyo"}, tcp=False)
+    server = postgres_server(
+        {"DateStyle": "German", "TimeZone": "Asia/Tokyo"}, version=version, tcp=False
+    )
     with server.database() as database, database.connect() as admin:
         _create(admin)
         admin.execute("CREATE ROLE capture LOGIN SUPERUSER")

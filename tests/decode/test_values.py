@@ -15,7 +15,7 @@ from tailrace.decode import arrow_schema
 from tests.decode.kinds import KINDS
 from tests.decode.live import Live
 from tests.decode.slot import Slot
-from tests.server import Database, Server
+from tests.server import Database, Servers
 
 
 @pytest.fixture
@@ -24,8 +24,8 @@ def connection(database: Database) -> Iterator[psycopg.Connection]:
         yield opened
 
 
-def test_f063_f064_f065_f068_every_value_of_every_type_arrives_exactly(source: Database) -> None:
-    with Live.on(source) as live:
+def test_f063_f064_f065_f068_every_value_of_every_type_arrives_exactly(database: Database) -> None:
+    with Live.on(database) as live:
         given = live.insert_edges("edge")
         (changes,) = live.streamed()
         schema = arrow_schema(changes.relation)
@@ -56,8 +56,11 @@ def test_f065_old_values_that_no_type_holds_are_kept_beside_the_new_ones(
     assert deleted["_text"] == [("until", "0044-03-15 BC"), ("_before.until", "0044-03-15 BC")]
 
 
-def test_f066_bytes_of_no_encoding_are_kept_as_hex(postgres: Server) -> None:
-    with postgres.database("SQL_ASCII") as database, Live.on(database, types_made="") as live:
+def test_f066_bytes_of_no_encoding_are_kept_as_hex(source_servers: Servers, version: int) -> None:
+    with (
+        source_servers(version).database("SQL_ASCII") as database,
+        Live.on(database, types_made="") as live,
+    ):
         live.create("item", {"name": "text", "at": "date", "words": "text[]"})
         live.app.execute(
             r"""INSERT INTO item (name, words) VALUES ('plain', E'{caf\351}'),
@@ -75,8 +78,13 @@ def test_f066_bytes_of_no_encoding_are_kept_as_hex(postgres: Server) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["LATIN1", "WIN1252", "EUC_JP"])
-def test_f066_other_encodings_are_read_as_utf8(postgres: Server, encoding: str) -> None:
-    with postgres.database(encoding) as database, Live.on(database, types_made="") as live:
+def test_f066_other_encodings_are_read_as_utf8(
+    source_servers: Servers, version: int, encoding: str
+) -> None:
+    with (
+        source_servers(version).database(encoding) as database,
+        Live.on(database, types_made="") as live,
+    ):
         live.create("größe", {"é": "text"})
         live.insert("größe", {"é": ("text", KINDS["text"], "größe §")})
         (changes,) = live.streamed()

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.oracle.run import COMMITTED_MIN, KILLS_MIN, run_log
-from tests.server import VERSIONS, Servers
+from tests.server import VERSIONS, Servers, both_versions
 
 SEED = int(os.environ.get("ORACLE_SEED", "1"))
 SECONDS = float(os.environ.get("ORACLE_S", "40"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: f"pg{version}")
+@both_versions
 def test_f081_the_log_of_eight_writers_is_the_source_whenever_capture_dies(
     source_servers: Servers, tmp_path: Path, version: int
 ) -> None:

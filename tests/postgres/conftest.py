@@ -11,14 +11,19 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from tailrace.postgres.session import Connection, connect
-from tests.server import VERSIONS, Database, Servers
+from tests.server import VERSIONS, Database
 
 
 @pytest.fixture(params=VERSIONS, ids=lambda version: f"pg{version}")
-def source(request: pytest.FixtureRequest, source_servers: Servers) -> Iterator[Database]:
-    """A fresh database on each version."""
-    with source_servers(request.param).database() as fresh:
-        yield fresh
+def version(request: pytest.FixtureRequest) -> int:
+    """Every database here is one of each version."""
+    return int(request.param)
+
+
+@pytest.fixture
+def source(database: Database) -> Database:
+    """The database that is captured."""
+    return database
 
 
 @pytest.fixture

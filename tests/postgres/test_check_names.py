@@ -12,7 +12,7 @@ from tailrace.postgres.check_table import table_findings
 from tailrace.postgres.finding import Severity
 from tailrace.postgres.session import Connection, connect
 from tests.postgres.names import HOSTILE
-from tests.server import Server
+from tests.server import Servers
 
 
 def _blockers(conn: Connection, pattern: str = "*.*") -> dict[tuple[str, str], str]:
@@ -26,9 +26,9 @@ def _blockers(conn: Connection, pattern: str = "*.*") -> dict[tuple[str, str], s
 
 
 @pytest.fixture
-def ascii_session(postgres: Server) -> Iterator[Connection]:
+def ascii_session(source_servers: Servers, version: int) -> Iterator[Connection]:
     """In a database without an encoding."""
-    with postgres.database("SQL_ASCII") as database, connect(database.dsn) as conn:
+    with source_servers(version).database("SQL_ASCII") as database, connect(database.dsn) as conn:
         yield conn
 
 

@@ -11,11 +11,12 @@ from tailrace.sinks import Load
 from tailrace.verify.at_rest import compare_at_rest
 from tests.decode.kinds import KINDS
 from tests.decode.live import ODD, Live
-from tests.server import Database
+from tests.server import Database, both_versions
 from tests.sinks.harness import DeltaHarness
 from tests.sinks.source import batch_of
 
 
+@both_versions
 def test_f063_f069_values_of_every_type_come_back_from_the_lake(
     lake: DeltaHarness, database: Database
 ) -> None:

@@ -19,7 +19,7 @@ from tailrace.storage import FileStore, Store
 from tests.decode.kinds import KINDS
 from tests.decode.live import ODD, Live
 from tests.log.making import SOURCE, begin
-from tests.server import Database
+from tests.server import Database, both_versions
 
 
 def _put_base(store: Store, live: Live, writer: Writer) -> None:
@@ -42,6 +42,7 @@ def _put_base(store: Store, live: Live, writer: Writer) -> None:
     put_base(store, base)
 
 
+@both_versions
 def test_f063_f069_values_of_every_type_reach_spark(
     spark: SparkSession, database: Database, tmp_path: Path
 ) -> None:

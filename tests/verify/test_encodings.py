@@ -8,37 +8,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psycopg
 import pyarrow as pa
 from deltalake import write_deltalake
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from tailrace.verify.at_rest import compare_at_rest
 from tailrace.verify.result import TableResult
-from tests.server import Server
+from tests.server import Server, Servers, both_versions
+
+pytestmark = both_versions
 
 TEXTS = pa.map_(pa.string(), pa.string())
 
 
 @contextmanager
-def _encoded(postgres: Server, encoding: str, *statements: str) -> Iterator[str]:
+def _encoded(server: Server, encoding: str, insert: str) -> Iterator[str]:
     """A database of this encoding with a table."""
-    name = sql.Identifier(f"encoded_{encoding}")
-    create = sql.SQL(
-        "CREATE DATABASE {} ENCODING {} TEMPLATE template0 LOCALE_PROVIDER libc LOCALE 'C'"
-    )
-    with postgres.connect() as admin:
-        admin.execute(create.format(name, sql.Literal(encoding)))
-        dsn = make_conninfo(postgres.dsn, dbname=f"encoded_{encoding}")
-        try:
-            with psycopg.connect(dsn, autocommit=True) as connection:
-                connection.execute("CREATE TABLE t (id text PRIMARY KEY, v text)")
-                for statement in statements:
-                    connection.execute(sql.SQL(statement))
-            yield dsn
-        finally:
-            admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(name))
+    with server.database(encoding) as database:
+        with database.connect() as connection:
+            connection.execute("CREATE TABLE t (id text PRIMARY KEY, v text)")
+            connection.execute(sql.SQL(insert))
+        yield database.dsn
 
 
 def _compare(dsn: str, lake: Path, rows: pa.Table) -> TableResult:
@@ -47,18 +37,18 @@ def _compare(dsn: str, lake: Path, rows: pa.Table) -> TableResult:
     return result
 
 
-def test_texts_of_another_encoding(postgres: Server, tmp_path: Path) -> None:
+def test_texts_of_another_encoding(source_servers: Servers, version: int, tmp_path: Path) -> None:
     insert = r"INSERT INTO t VALUES (U&'\00E9', U&'\00FC'), ('b', NULL)"
-    with _encoded(postgres, "LATIN1", insert) as dsn:
+    with _encoded(source_servers(version), "LATIN1", insert) as dsn:
         rows = pa.table({"id": ["é", "b"], "v": ["ü", None]})
         assert _compare(dsn, tmp_path, rows).equal
         (difference,) = _compare(dsn, tmp_path, rows.slice(1)).differences
         assert (difference.source, difference.lake) == ({"id": "é", "v": "ü"}, None)
 
 
-def test_f066_bytes_that_are_no_text(postgres: Server, tmp_path: Path) -> None:
+def test_f066_bytes_that_are_no_text(source_servers: Servers, version: int, tmp_path: Path) -> None:
     insert = r"INSERT INTO t VALUES ('a', convert_from('\xff41', 'SQL_ASCII')), ('b', 'x')"
-    with _encoded(postgres, "SQL_ASCII", insert) as dsn:
+    with _encoded(source_servers(version), "SQL_ASCII", insert) as dsn:
         for kept, is_equal in ((r"\xff41", True), (r"\xff42", False)):
             texts = pa.array([[("v", kept)], None], TEXTS)
             rows = pa.table({"id": ["a", "b"], "v": [None, "x"], "_text": texts})

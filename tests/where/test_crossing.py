@@ -24,7 +24,7 @@ from tailrace.where import parse_where
 from tailrace.where.crossing import filter_changes
 from tests.decode import wire
 from tests.decode.slot import Slot
-from tests.server import Database
+from tests.server import Database, both_versions
 from tests.spark.made_log import ORDERS, MadeLog, Row, Table
 from tests.streams.by_hand import Run, WatchedSink, rows_of
 
@@ -351,6 +351,7 @@ ROWS = [
 ]
 
 
+@both_versions
 def test_f061_where_says_what_postgres_says(database: Database) -> None:
     with database.connect() as connection:
         slot = Slot.create(connection)
