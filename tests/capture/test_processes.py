@@ -92,6 +92,8 @@ class Traffic:
             execute("CREATE TABLE IF NOT EXISTS aside (id int PRIMARY KEY)")
         elif what.startswith("removal."):
             execute("ALTER TABLE aside REPLICA IDENTITY NOTHING")
+        elif what.startswith("mending."):
+            execute("ALTER PUBLICATION tailrace_main DROP TABLE aside")
         elif what.startswith("watch."):
             execute("ALTER TABLE aside ADD IF NOT EXISTS c int DEFAULT 1")
 

@@ -13,8 +13,13 @@ from psycopg import sql
 from tailrace.log import Reader
 from tailrace.log.bases import newest_bases, newest_positions
 from tailrace.log.wanted import wanted_bases
+from tailrace.postgres.check_publication import publication_findings
+from tailrace.postgres.server import read_server
+from tailrace.postgres.session import connect
 from tailrace.status import SourceReport, gather
 from tailrace.storage import FileStore
+from tests.bases.oracle import assert_equal as assert_whole
+from tests.bases.taking import oid_of, take
 from tests.capture.oracle import assert_equal, read_changes
 from tests.capture.running import (
     Running,
@@ -205,6 +210,63 @@ def test_a_table_that_comes_back_empty_needs_nothing_but_that_knowledge(
         source.execute("ALTER TABLE t REPLICA IDENTITY DEFAULT")
         capture.wait_until(lambda: newest_positions(store)[before.relation.oid] > before.position)
         assert reasons(store) == []
+
+
+CHANGED = {
+    "SET TABLE t WHERE (id > 5), root": ["public.t"],
+    "DROP TABLE root": ["public.root"],
+    "ADD TABLES IN SCHEMA apart": [],
+    "SET (publish = 'insert')": ["public.root", "public.t"],
+    "SET TABLE root, t (id)": ["public.t"],
+}
+"""What someone does to our publication, and the tables that begin again for it."""
+
+
+def test_f061_what_someone_changes_in_our_publication_is_set_right_before_long(
+    capture: Running, database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    source.execute("CREATE SCHEMA apart CREATE TABLE apart.keyless (a int)")
+    # That of someone else is no matter.
+    source.execute("CREATE PUBLICATION theirs FOR TABLE t (id) WHERE (id > 5)")
+    source.execute("INSERT INTO t VALUES (0, 'a')")
+    source.execute("INSERT INTO root VALUES (1, 'a')")
+    with capture:
+        capture.wait_for_stream()
+        take(database.dsn, store)
+        for number, (change, tables) in enumerate(CHANGED.items()):
+            before = newest_positions(store)
+            source.execute(sql.SQL("ALTER PUBLICATION tailrace_main {}").format(sql.SQL(change)))
+            source.execute("UPDATE t SET id = id + 1, v = %s", [str(number)])
+            source.execute("UPDATE root SET v = %s", [str(number)])
+            _wait_set_right(capture, store, tables)
+            source.execute("UPDATE apart.keyless SET a = 1")
+            take(database.dsn, store)
+            now = newest_positions(store)
+            anew = {oid for oid, position in now.items() if position > before[oid]}
+            assert anew == {oid_of(source, table) for table in tables}
+            source.execute("UPDATE t SET v = v || ' later'")
+            wait_caught_up(capture, source)
+            assert_whole(store, source, "public.t", "public.root")
+    # So is what happens while nobody captures.
+    source.execute("ALTER PUBLICATION tailrace_main SET TABLE root WHERE (id > 5)")
+    source.execute("UPDATE root SET v = 'unseen'")
+    with Running(capture.told, store) as again:
+        _wait_set_right(again, store, ["public.root", "public.t"])
+        take(database.dsn, store)
+        assert_whole(store, source, "public.t", "public.root")
+
+
+def _wait_set_right(capture: Running, store: FileStore, tables: list[str]) -> None:
+    """Until nothing is wrong with the publication, and just these tables need a base."""
+    duties = capture.told.duties
+
+    def is_right() -> bool:
+        name, stale = duties.names.publication, report(capture, store).stale
+        with connect(duties.dsn) as conn:
+            findings = publication_findings(conn, name, read_server(conn), is_in_use=True)
+        return not findings and sorted(each.table for each in stale) == tables
+
+    capture.wait_until(is_right)
 
 
 def test_f060_tables_that_are_dropped_renamed_or_moved_are_followed(

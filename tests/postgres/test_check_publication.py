@@ -19,8 +19,8 @@ from tests.server import Database
 NAME = "tailrace_main"
 
 
-def _publication(conn: Connection) -> list[Finding]:
-    return publication_findings(conn, NAME, read_server(conn))
+def _publication(conn: Connection, *, is_in_use: bool = False) -> list[Finding]:
+    return publication_findings(conn, NAME, read_server(conn), is_in_use=is_in_use)
 
 
 def _slot(conn: Connection) -> list[Finding]:
@@ -64,6 +64,34 @@ def test_a_publication_made_by_hand_is_a_finding_with_its_fix(
     assert message in finding.message
     admin.execute(finding.fix)
     assert _publication(admin) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "fix"),
+    [
+        ('SET TABLE app."T 1" WHERE (a > 1), app.u', 'DROP TABLE ONLY "app"."T 1"'),
+        ('SET TABLE app."T 1" (a), app.u', 'DROP TABLE ONLY "app"."T 1"'),
+        ("ADD TABLES IN SCHEMA app", 'DROP TABLES IN SCHEMA "app"'),
+        (
+            "SET (publish = 'insert')",
+            "SET (publish = 'insert, update, delete, truncate')",
+        ),
+    ],
+)
+def test_f061_a_publication_in_use_is_set_right_without_being_dropped(
+    admin: Connection, app: Connection, change: LiteralString, fix: str
+) -> None:
+    create_publication(admin, NAME)
+    for table in ('app."T 1"', "app.u"):
+        app.execute(sql.SQL("CREATE TABLE {} (a int PRIMARY KEY, b int)").format(sql.SQL(table)))
+        add = sql.SQL("ALTER PUBLICATION tailrace_main ADD TABLE {}")
+        admin.execute(add.format(sql.SQL(table)))
+    admin.execute(sql.SQL("ALTER PUBLICATION tailrace_main {}").format(sql.SQL(change)))
+    (finding,) = _publication(admin, is_in_use=True)
+    assert finding.severity is Severity.BLOCKER
+    assert finding.fix == f'ALTER PUBLICATION "tailrace_main" {fix};'
+    admin.execute(finding.fix)
+    assert _publication(admin, is_in_use=True) == []
 
 
 def test_f035_a_publication_of_another_owner_comes_with_the_fix(

@@ -23,7 +23,14 @@ import psycopg
 from tailrace.capture.footing import carries_buffers
 from tailrace.capture.news import News
 from tailrace.capture.origin import Attachment, check_source, claim, recovered_tip
-from tailrace.capture.roll import Roll, buffer_roll, check_membership, make_publication, rolls_of
+from tailrace.capture.roll import (
+    Roll,
+    buffer_roll,
+    check_membership,
+    make_publication,
+    rolls_of,
+    settle,
+)
 from tailrace.errors import SlotLost, SourceError, SourceGap
 from tailrace.failpoint import failpoint
 from tailrace.log import Header, SourceIdentity, Tip, put_genesis, read_genesis
@@ -132,8 +139,11 @@ def _continue(to: Attachment, server: Server, slot: SlotState | None, genesis: H
         )
     tip = recovered_tip(to)
     check_gap(slot, tip)
-    for roll in _rolls(to, with_buffers=carries_buffers(genesis)):
-        check_membership(to.conn, to.store, roll)
+    # What was done to their tables is mended before any is looked at.
+    for roll in rolls_of(to.names):
+        settle(to.conn, to.store, roll)
+    if carries_buffers(genesis):
+        check_membership(to.conn, to.store, buffer_roll(to.names))
     return tip
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tailrace.capture.roll import Roll, check_membership, published, record_membership
+from tailrace.capture.roll import Roll, published, record_membership, settle
 from tailrace.capture.watch import begin_watch
 from tailrace.errors import SchemaError, SourceError
 from tailrace.failpoint import failpoint
@@ -100,7 +100,7 @@ class Membership:
             )
         except (SourceError, SchemaError) as error:
             return Refusal(table, str(error), error.hint, is_passing=error.retry)
-        check_membership(self._conn, self._store, self._roll)
+        settle(self._conn, self._store, self._roll)
         # Only now: should the commit have failed, the table would have a base that is not true.
         if empty is not None:
             failpoint("membership.before_empty_base")

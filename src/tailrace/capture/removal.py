@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from tailrace.capture.roll import Roll, check_membership, published, record_membership
+from tailrace.capture.roll import Roll, published, record_membership, settle
 from tailrace.errors import SourceError
 from tailrace.failpoint import failpoint
 from tailrace.postgres.catalog import TableInfo, read_tables
@@ -79,5 +79,5 @@ def take_out_one(conn: Connection, store: Store, roll: Roll, table: TableInfo, r
     except SourceError as error:
         logger.warning("table stays published for now reason=%s", error)
         return
-    check_membership(conn, store, roll)
+    settle(conn, store, roll)
     logger.warning("table set aside table=%s reason=%s", table.qualified, reason)

@@ -24,6 +24,7 @@ from tailrace.postgres.publication import (
     create_publication,
     drop_publication,
     fingerprint,
+    published_schemas,
 )
 from tailrace.postgres.quote import SourceNames, identifier, statement
 from tailrace.postgres.session import Connection
@@ -113,19 +114,47 @@ def published(conn: Connection, roll: Roll) -> Fingerprint:
     return found
 
 
-def check_membership(conn: Connection, store: Store, roll: Roll) -> None:
-    """Raise SourceGap if the publication was changed by anyone but us."""
+@dataclass(frozen=True, slots=True)
+class Tampering:
+    """What somebody else did to a publication, and the tables that are in it and not by us."""
+
+    what: str
+    doubtful: tuple[int, ...]
+
+
+def settle(conn: Connection, store: Store, roll: Roll) -> Tampering | None:
+    """Find out what has become of our own changes, and what anyone else has changed. Raises
+    SourceGap if the publication is not the one that we made.
+    """
     found = published(conn, roll)
+    schemas = published_schemas(conn, roll.publication)
     # Read after the catalog: a record is written before the change that it announces.
     keys = [entry.key for entry in store.list(roll.records)]
-    problems = []
+    known, problems = [], [f"all tables of schema {schema} were added" for schema in schemas]
     for place in range(len(keys) - 1, -1, -1):
-        problems.append(_difference(conn, _read_record(store, keys[place]), found))
-        if not problems[-1]:
+        known.append(_read_record(store, keys[place]))
+        problem = _difference(conn, known[-1], found)
+        if not problem and not schemas:
             store.delete([*keys[:place], *keys[place + 1 : -_UNCOMMITTED_MAX]])
-            return
-    what = problems[0] if problems else "nothing is known about it"
-    raise SourceGap(f"publication {roll.publication} was changed by hand: {what}", hint=_HINT)
+            return None
+        problems.append(problem)
+    if found.oid not in {record.oid for record in known}:
+        raise _gap(roll, "it was made again" if known else "nothing is known about it")
+    # If its options were others, no table of it is sure to have come whole.
+    ours = {each for record in known if record.xmin == found.xmin for each in record.members}
+    doubtful = (member.relation_oid for member in found.members if member not in ours)
+    return Tampering(next(filter(None, problems)), tuple(doubtful))
+
+
+def check_membership(conn: Connection, store: Store, roll: Roll) -> None:
+    """Raise SourceGap if the publication was changed by anyone but us."""
+    tampering = settle(conn, store, roll)
+    if tampering is not None:
+        raise _gap(roll, tampering.what)
+
+
+def _gap(roll: Roll, what: str) -> SourceGap:
+    return SourceGap(f"publication {roll.publication} was changed by hand: {what}", hint=_HINT)
 
 
 _HINT: Final = (
@@ -143,13 +172,14 @@ def _read_record(store: Store, key: str) -> Fingerprint:
 def _difference(conn: Connection, record: Fingerprint, found: Fingerprint) -> str:
     """What differs, or nothing. A table that was dropped has left every publication rightly."""
     if (record.oid, record.xmin) != (found.oid, found.xmin):
-        return "it was altered or made again"
+        return "it was altered"
+    known = {member.relation_oid for member in record.members}
+    for member in found.members:
+        if member not in record.members:
+            return f"{member.table} was added{' again' * (member.relation_oid in known)}"
     missing = [member for member in record.members if member not in found.members]
     living = {table.oid for table in read_tables(conn, [m.relation_oid for m in missing])}
     for member in missing:
         if member.relation_oid in living:
             return f"{member.table} was taken out"
-    for member in found.members:
-        if member not in record.members:
-            return f"{member.table} was added"
     return ""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tailrace.capture.membership import Membership, Refusal
+from tailrace.capture.mending import mend
 from tailrace.capture.removal import take_out
-from tailrace.capture.roll import check_membership, rolls_of
+from tailrace.capture.roll import rolls_of
 from tailrace.capture.watch import Watch
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.selection import Selection
@@ -31,6 +32,7 @@ class WalTables:
         """Before the stream begins: what is refused, and how many tables are captured."""
         refusals, member_count = [], 0
         for roll in self._rolls:
+            mend(conn, self._store, roll)
             take_out(conn, self._store, roll, self._selection, should_go_on=should_go_on)
         for roll in self._rolls:
             membership = Membership(conn, self._store, roll)
@@ -39,10 +41,10 @@ class WalTables:
         return refusals, member_count
 
     def look_after(self, conn: Connection, *, should_go_on: Callable[[], bool]) -> list[Refusal]:
-        """Now and then while streaming; raises SourceGap if a publication was changed by hand."""
+        """Now and then while streaming; raises SourceGap if a publication is gone."""
         refusals = []
         for roll in self._rolls:
-            check_membership(conn, self._store, roll)
+            mend(conn, self._store, roll)
             take_out(conn, self._store, roll, self._selection, should_go_on=should_go_on)
         for roll in self._rolls:
             membership = Membership(conn, self._store, roll)

@@ -46,13 +46,17 @@ def check(
     parsed = [TablePattern.parse(text) for text in selection.patterns]
     try:
         server = read_server(conn, slot=names.slot)
+        slot = read_slot(conn, names.slot)
+        is_in_use = slot is not None and not slot.is_lost
         return [
             *server_findings(
                 server, application_name=application_name, is_wal_optional=is_wal_optional
             ),
-            *slot_findings(read_slot(conn, names.slot), server),
-            *publication_findings(conn, names.publication, server),
-            *publication_findings(conn, names.inserts, server, inserts_only=True),
+            *slot_findings(slot, server),
+            *publication_findings(conn, names.publication, server, is_in_use=is_in_use),
+            *publication_findings(
+                conn, names.inserts, server, inserts_only=True, is_in_use=is_in_use
+            ),
             *_pattern_findings(conn, names, parsed, selection, may_use_triggers),
         ]
     except psycopg.Error as exc:

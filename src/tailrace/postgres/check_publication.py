@@ -5,19 +5,18 @@ Missing ones are no finding: capture makes them. Present ones may have been made
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from psycopg.rows import class_row
 
 from tailrace.postgres.finding import Finding, blocker
-from tailrace.postgres.quote import identifier, shown
+from tailrace.postgres.publication import published_schemas
+from tailrace.postgres.quote import identifier, qualified, shown
 from tailrace.postgres.server import Server
 from tailrace.postgres.session import Connection
 from tailrace.postgres.slot import PLUGIN, SlotState
-
-_SCHEMAS_VERSION_MIN: Final = 150000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ class PublicationShape:
     for_all_tables: bool
     carries: list[bool]
     via_root: bool
-    filtered: list[str]
+    filtered: list[list[str]]
 
 
 # Row filters and column lists came with version 15: to_jsonb reads them where they are.
@@ -41,7 +40,7 @@ SELECT p.pubname::text AS name,
        p.puballtables AS for_all_tables,
        ARRAY[p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate] AS carries,
        p.pubviaroot AS via_root,
-       ARRAY(SELECT n.nspname || '.' || c.relname
+       ARRAY(SELECT ARRAY[n.nspname::text, c.relname::text]
                FROM pg_publication_rel AS r
                JOIN pg_class AS c ON c.oid = r.prrelid
                JOIN pg_namespace AS n ON n.oid = c.relnamespace
@@ -52,22 +51,27 @@ SELECT p.pubname::text AS name,
  WHERE p.pubname = %s
 """
 
-_SCHEMAS: Final = """
-SELECT EXISTS (SELECT FROM pg_publication_namespace AS s JOIN pg_publication AS p
-                   ON p.oid = s.pnpubid WHERE p.pubname = %s)
-"""
-
 
 def publication_findings(
-    conn: Connection, publication: str, server: Server, *, inserts_only: bool = False
+    conn: Connection,
+    publication: str,
+    server: Server,
+    *,
+    inserts_only: bool = False,
+    is_in_use: bool = False,
 ) -> list[Finding]:
-    """Whether it can be made, or is as we would make it."""
+    """Whether it can be made, or is as we would make it. One that a slot streams is put right table
+    by table, and never dropped: capture takes up again what was taken out.
+    """
     with conn.cursor(row_factory=class_row(PublicationShape)) as cursor:
         shape = cursor.execute(_SHAPE, (publication,)).fetchone()
     if shape is None:
         return list(_making(server))
-    options = _options(shape, inserts_only=inserts_only)
-    return [*_ownership(shape, server), *options, *_schemas(conn, shape)]
+    return [
+        *_ownership(shape, server),
+        *_tables(shape, published_schemas(conn, publication), is_in_use=is_in_use),
+        *_options(shape, inserts_only=inserts_only),
+    ]
 
 
 def _making(server: Server) -> Iterator[Finding]:
@@ -90,20 +94,33 @@ def _ownership(shape: PublicationShape, server: Server) -> Iterator[Finding]:
         )
 
 
-def _options(shape: PublicationShape, *, inserts_only: bool) -> Iterator[Finding]:
+def _tables(
+    shape: PublicationShape, schemas: Sequence[str], *, is_in_use: bool
+) -> Iterator[Finding]:
     subject, name = f"publication {shape.name}", identifier(shape.name)
+    drop = shown("DROP PUBLICATION {};", name)
     if shape.for_all_tables:
         yield blocker(
-            subject,
-            "is FOR ALL TABLES: it publishes tables that were never checked",
-            shown("DROP PUBLICATION {};", name),
+            subject, "is FOR ALL TABLES: it publishes tables that were never checked", drop
         )
-    if shape.filtered:
+    for schema in schemas:
+        out = shown("ALTER PUBLICATION {} DROP TABLES IN SCHEMA {};", name, identifier(schema))
         yield blocker(
             subject,
-            f"leaves out changes: row filter or column list on {', '.join(shape.filtered)}",
-            shown("DROP PUBLICATION {};", name),
+            f"has TABLES IN SCHEMA {schema}: it publishes tables that were never checked",
+            out if is_in_use else drop,
         )
+    for schema, table in shape.filtered:
+        out = shown("ALTER PUBLICATION {} DROP TABLE ONLY {};", name, qualified(schema, table))
+        yield blocker(
+            subject,
+            f"leaves out changes: row filter or column list on {schema}.{table}",
+            out if is_in_use else drop,
+        )
+
+
+def _options(shape: PublicationShape, *, inserts_only: bool) -> Iterator[Finding]:
+    subject, name = f"publication {shape.name}", identifier(shape.name)
     if shape.carries != [True, not inserts_only, not inserts_only, True]:
         kinds = "insert, truncate" if inserts_only else "insert, update, delete, truncate"
         yield blocker(
@@ -116,18 +133,6 @@ def _options(shape: PublicationShape, *, inserts_only: bool) -> Iterator[Finding
             subject,
             "publishes partitions instead of their root",
             shown("ALTER PUBLICATION {} SET (publish_via_partition_root = true);", name),
-        )
-
-
-def _schemas(conn: Connection, shape: PublicationShape) -> Iterator[Finding]:
-    if conn.info.server_version < _SCHEMAS_VERSION_MIN:
-        return
-    row = conn.execute(_SCHEMAS, (shape.name,)).fetchone()
-    if row is not None and row[0]:
-        yield blocker(
-            f"publication {shape.name}",
-            "has FOR TABLES IN SCHEMA: it publishes tables that were never checked",
-            shown("DROP PUBLICATION {};", identifier(shape.name)),
         )
 
 

@@ -84,26 +84,47 @@ def fingerprint(conn: Connection, publication: str) -> Fingerprint | None:
     return Fingerprint(oid, xmin, members)
 
 
+_SCHEMAS_VERSION_MIN: Final = 150000
+
+_SCHEMAS: Final = """
+SELECT n.nspname::text
+  FROM pg_publication AS p
+  JOIN pg_publication_namespace AS s ON s.pnpubid = p.oid
+  JOIN pg_namespace AS n ON n.oid = s.pnnspid
+ WHERE p.pubname = %s
+ ORDER BY 1
+"""
+
+
+def published_schemas(conn: Connection, publication: str) -> list[str]:
+    """The schemas all of whose tables it publishes; ours publish none."""
+    if conn.info.server_version < _SCHEMAS_VERSION_MIN:
+        return []
+    return [schema for (schema,) in conn.execute(_SCHEMAS, (publication,)).fetchall()]
+
+
 def published_tables(conn: Connection, names: SourceNames) -> tuple[Membership, ...]:
     """All tables that are captured, be it their inserts alone."""
     found = (fingerprint(conn, name) for name in (names.publication, names.inserts))
     return tuple(member for each in found if each is not None for member in each.members)
 
 
+WHOLE: Final = "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
+INSERTS: Final = "publish = 'insert, truncate', publish_via_partition_root = true"
+
+
 def create_publication(
     conn: Connection, publication: str, *, inserts_only: bool = False, of_buffers: bool = False
 ) -> Fingerprint:
     """Make it, without tables, before the slot: decoding uses the catalog of each change's time."""
-    query = "CREATE PUBLICATION {} WITH (publish_via_partition_root = true)"
+    options = WHOLE
     if of_buffers:
         # What we delete there, once it is durable, is nobody's change.
-        query = "CREATE PUBLICATION {} WITH (publish = 'insert')"
+        options = "publish = 'insert'"
     elif inserts_only:
-        query = (
-            "CREATE PUBLICATION {} "
-            "WITH (publish = 'insert, truncate', publish_via_partition_root = true)"
-        )
+        options = INSERTS
     try:
+        query = f"CREATE PUBLICATION {{}} WITH ({options})"
         conn.execute(statement(query, identifier(publication)))
     except psycopg.errors.InsufficientPrivilege as exc:
         names = (identifier(conn.info.dbname), identifier(conn.info.user))

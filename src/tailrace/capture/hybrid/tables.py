@@ -19,6 +19,7 @@ from tailrace.capture.hybrid.trouble import Trouble
 from tailrace.capture.hybrid.upkeep import TriggerUpkeep
 from tailrace.capture.hybrid.wanting import Means, Wanted, wanted_means
 from tailrace.capture.membership import Membership, Refusal
+from tailrace.capture.mending import mend
 from tailrace.capture.modes import TableRules
 from tailrace.capture.removal import take_out_one, why_out
 from tailrace.capture.roll import Roll, buffer_roll, check_membership, rolls_of
@@ -63,7 +64,7 @@ class HybridTables:
         return refusals, len(self._look(conn).oids)
 
     def look_after(self, conn: Connection, *, should_go_on: Callable[[], bool]) -> list[Refusal]:
-        """One turn; raises SourceGap if a publication was changed by hand."""
+        """One turn; raises SourceGap if a publication is gone."""
         return self._turn(conn, should_go_on, is_streaming=self._task.has_slot)
 
     def _turn(
@@ -71,8 +72,8 @@ class HybridTables:
     ) -> list[Refusal]:
         task = self._task
         # Without a slot nothing depends on them, and they are made anew before one begins.
-        for roll in (*self._rolls, buffer_roll(task.names)) if task.has_slot else ():
-            check_membership(conn, self._store, roll)
+        if task.has_slot:
+            self._mend(conn)
         captured = self._look(conn)
         self._let_go(conn, captured)
         self._watch.look(conn, captured.oids)
@@ -85,6 +86,11 @@ class HybridTables:
                 refusals.append(refusal)
         self._record.put(conn, self._look(conn), should_go_on)
         return refusals
+
+    def _mend(self, conn: Connection) -> None:
+        for roll in self._rolls:
+            mend(conn, self._store, roll)
+        check_membership(conn, self._store, buffer_roll(self._task.names))
 
     def close(self) -> None:
         """Give up comparisons that are under way."""
