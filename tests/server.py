@@ -28,6 +28,11 @@ VERSIONS = (18, 16)
 both_versions = pytest.mark.parametrize("version", VERSIONS, ids=lambda version: f"pg{version}")
 """For a test, or a module of tests, whose database is to be one of each version."""
 
+newest_version = pytest.mark.parametrize(
+    "version", VERSIONS[:1], ids=lambda version: f"pg{version}"
+)
+"""Where all others run on both: for a slow test of what the versions have in common."""
+
 older_version = pytest.mark.parametrize("version", VERSIONS[1:], ids=lambda version: f"pg{version}")
 """For one of several slow tests of the same thing; the others have the newest version."""
 

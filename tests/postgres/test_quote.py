@@ -17,13 +17,14 @@ from tailrace.postgres.quote import (
 )
 from tailrace.postgres.session import connect
 from tests.postgres.names import IDENTIFIERS
-from tests.server import Database
+from tests.server import Database, newest_version
 
 ONE_SESSION = settings(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 
+@newest_version
 @given(name=IDENTIFIERS)
 @ONE_SESSION
 def test_f107_any_identifier_passes_postgres_parser_unchanged(
@@ -35,6 +36,7 @@ def test_f107_any_identifier_passes_postgres_parser_unchanged(
         assert [column.name for column in cursor.description] == [name]
 
 
+@newest_version
 @given(schema=IDENTIFIERS, table=IDENTIFIERS)
 @ONE_SESSION
 def test_f107_text_for_people_names_the_same_table(
@@ -46,6 +48,7 @@ def test_f107_text_for_people_names_the_same_table(
     assert row == ([schema, table],)
 
 
+@newest_version
 @given(name=st.one_of(st.text(), st.from_regex(r"[a-z0-9_]{1,70}", fullmatch=True)))
 @ONE_SESSION
 def test_f107_a_source_name_is_refused_or_names_a_slot(database: Database, name: str) -> None:
