@@ -193,13 +193,6 @@ MUTANTS: Final = (
         ("tests/capture/test_attach.py::test_f039_a_server_that_was_set_back_is_a_gap",),
     ),
     Mutant(
-        "records of what the publication was are kept for ever",
-        "capture/roll.py",
-        "            store.delete([*keys[:place], *keys[place + 1 : -_UNCOMMITTED_MAX]])\n",
-        "",
-        ("tests/capture/test_attach.py::test_failed_additions_in_a_row_are_not_a_change_by_hand",),
-    ),
-    Mutant(
         "a row filter in our publication goes unnoticed",
         "capture/roll.py",
         "        if member not in record.members:\n",
