@@ -112,4 +112,11 @@ SINK_MUTANTS: Final = (
         "[later]",
         ("tests/streams/test_replay.py",),
     ),
+    Mutant(
+        "tables that are written anew side by side wait for each other for ever",
+        "sinks/delta/rewrite.py",
+        "with FEEDING, pieces.own_failure():",
+        "with pieces.own_failure():",
+        ("tests/sinks/test_rewrite.py",),
+    ),
 )

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+import threading
+from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tailrace.model import PgType
 from tailrace.sinks.delta import table_uri
+from tailrace.sinks.delta.feeding import THREADS
 from tailrace.sinks.delta.files import Files
 from tailrace.sinks.delta.rewrite import _dealt
 from tailrace.sinks.delta.target import Target
@@ -124,6 +128,37 @@ def test_rewrite_that_something_else_overtakes_is_done_again(
     lake.sink.write(batch_of(FILES, changes))
     assert lake.rows(source.relation) == source.expected()
     lake.close()
+
+
+def test_more_tables_than_the_library_has_threads_are_written_anew_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = THREADS + 1
+    lakes = [DeltaHarness(str(tmp_path / f"{number}"), None) for number in range(count)]
+    sources = [made(lake) for lake in lakes]
+    all_read, read_range = threading.Barrier(count), Target.read_range
+
+    def read_together(target: Target, condition: str) -> pa.Table:
+        with suppress(threading.BrokenBarrierError):
+            all_read.wait(1.0)
+        return read_range(target, condition)
+
+    monkeypatch.setattr(Target, "read_range", read_together)
+    threads = []
+    for lake, source in zip(lakes, sources, strict=True):
+        for at in range(0, ROWS, 5):
+            source.delete(2 * at, at % 3)
+        batch = batch_of(FILES, source.take())
+        # Daemons: threads that wait for each other would never end.
+        threads.append(threading.Thread(target=lake.sink.write, args=[batch], daemon=True))
+        threads[-1].start()
+    for thread in threads:
+        thread.join(120)
+    assert not any(thread.is_alive() for thread in threads)
+    for lake, source in zip(lakes, sources, strict=True):
+        assert operations(lake, source)[0] == "WRITE"
+        assert lake.rows(source.relation) == source.expected()
+        lake.close()
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -22,6 +22,7 @@ from tailrace.sinks.delta.bounds import literal, quote
 from tailrace.sinks.delta.bulk import Pieces
 from tailrace.sinks.delta.commit import Commit
 from tailrace.sinks.delta.embedded import commit_properties
+from tailrace.sinks.delta.feeding import FEEDING
 from tailrace.sinks.delta.files import Files
 from tailrace.sinks.delta.target import Target
 from tailrace.sinks.fold import Fold
@@ -64,7 +65,7 @@ class Rewrite:
     def run(self, fold: Fold, commit: Commit) -> None:
         """Apply the fold, whose rows have the table's columns, in one commit."""
         pieces = Pieces(self.target.schema, self._parts(fold))
-        with pieces.own_failure():
+        with FEEDING, pieces.own_failure():
             write_deltalake(
                 self.target.table,
                 pieces.reader(),

@@ -19,6 +19,7 @@ from tailrace.errors import SinkError
 from tailrace.sinks.conform import conform
 from tailrace.sinks.delta.bounds import first_column_bounds
 from tailrace.sinks.delta.commit import Commit
+from tailrace.sinks.delta.feeding import FEEDING
 from tailrace.sinks.keys import find_keys
 from tailrace.sinks.shape import renewed
 
@@ -187,10 +188,11 @@ class Target:
         scan = pa.RecordBatchReader.from_stream(self.table.scan())
         parts = (conform(pa.Table.from_batches([batch]), shape) for batch in scan)
         rows = (batch for part in parts for batch in part.to_batches())
-        write_deltalake(
-            self.table,
-            pa.RecordBatchReader.from_batches(shape, rows),
-            mode="overwrite",
-            schema_mode="overwrite",
-            partition_by=self.partitions or None,
-        )
+        with FEEDING:
+            write_deltalake(
+                self.table,
+                pa.RecordBatchReader.from_batches(shape, rows),
+                mode="overwrite",
+                schema_mode="overwrite",
+                partition_by=self.partitions or None,
+            )
