@@ -19,7 +19,7 @@ from tailrace.postgres.copy_out import copy_out
 from tailrace.postgres.session import connect
 from tailrace.sinks import Load
 from tailrace.sinks.columns import Mode
-from tailrace.sinks.postgres import PostgresOptions, PostgresSink
+from tailrace.sinks.postgres import PostgresOptions, PostgresSink, sessions
 from tailrace.sinks.postgres.check import check_target
 from tailrace.sinks.postgres.refusals import sink_error
 from tests.capture.running import wait_until
@@ -244,6 +244,30 @@ def test_f101_deadlock_ends_the_batch_which_goes_through_the_next_time(
             other.execute("UPDATE orders SET n = 0 WHERE id = 1")
             error = writing.exception()
     assert isinstance(error, SinkError) and error.retry and "40P01" in str(error)
+    copy.sink.write(batch)
+    assert copy.rows(source.relation) == source.expected()
+
+
+def test_f101_database_slower_than_its_timeout_changes_nothing_and_takes_the_batch_later(
+    copy: PostgresHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = filled(copy)
+    before = source.expected()
+    source.update(1, n=10)
+    source.insert(id=4, n=4)
+    batch = batch_of(2, source.take())
+    monkeypatch.setitem(sessions._SETTINGS, "statement_timeout", "100ms")
+    with (
+        closing(PostgresSink(copy.options)) as hasty,
+        copy.database.connect() as other,
+        other.transaction(force_rollback=True),
+    ):
+        other.execute("UPDATE orders SET n = 0 WHERE id = 1")
+        with pytest.raises(SinkError, match="57014") as raised:
+            hasty.write(batch)
+    assert raised.value.retry
+    assert copy.rows(source.relation) == before
+    assert copy.sink.committed("lake", [source.relation]) == {"public.orders": 1}
     copy.sink.write(batch)
     assert copy.rows(source.relation) == source.expected()
 

@@ -96,6 +96,13 @@ def kafka(broker: Broker, delta_session: SparkSession) -> KafkaQueue:
     return KafkaQueue(broker, delta_session)
 
 
+@pytest.fixture(params=["receiver", "moto"])
+def patient(request: pytest.FixtureRequest) -> WebhookQueue | KinesisQueue:
+    """Each queue whose client waits for an answer itself."""
+    found: WebhookQueue | KinesisQueue = request.getfixturevalue(request.param)
+    return found
+
+
 @pytest.fixture(params=["receiver", "moto", "kinesalite", pytest.param("kafka", marks=SPARK)])
 def queue(request: pytest.FixtureRequest) -> Queue:
     """What every queue promises is tested on each."""

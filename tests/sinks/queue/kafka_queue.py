@@ -91,5 +91,6 @@ class _FailingSender(KafkaSender):
         taken = [each for each, hit in zip(messages, hits, strict=True) if hit is None]
         if taken:
             super().write(taken)
+        faults.hold(len(self._queue.requests))
         for hit in filter(None, hits):
             raise PySparkException(f"org.apache.kafka.common.errors.{_RAISED[hit]}: no")

@@ -7,6 +7,7 @@ import io
 import json
 import secrets
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -37,11 +38,14 @@ SECRET = "a secret of the tests"
 class Faults:
     """What the server does to messages of some keys, and how often; `is_down` to everything.
 
-    After `holds_after` requests it takes the next one and does not answer until it is released.
+    The first `slow_count` requests are answered `slow_s` after they are taken. After `holds_after`
+    requests it takes the next one and does not answer until it is released.
     """
 
     keys: dict[str, tuple[Kind, int]] = field(default_factory=dict)
     is_down: bool = False
+    slow_s: float = 0.0
+    slow_count: int = 1_000_000
     holds_after: int = 1_000_000
     held: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
@@ -58,6 +62,8 @@ class Faults:
 
     def hold(self, taken_count: int) -> None:
         """Called with the number of requests that were taken, before the answer."""
+        if taken_count <= self.slow_count:
+            time.sleep(self.slow_s)
         if taken_count > self.holds_after:
             self.held.set()
             self.released.wait()
@@ -98,6 +104,7 @@ def open_queue(
     letters: LetterLimits | None = None,
     parks_exhausted: bool = False,
     window_count: int = 1000,
+    window_bytes: int = 32 << 20,
     elapsed_s: float = 600.0,
     envelope: Style = Style.DEBEZIUM,
     stream: str = STREAM,
@@ -106,6 +113,7 @@ def open_queue(
     """A sink that tries six times in short order; `dead` gets copies of its dead letters."""
     window = WindowLimits(
         message_count=window_count,
+        bytes_max=window_bytes,
         attempt_count=6,
         elapsed_s=elapsed_s,
         first_wait_s=0.005,
@@ -129,6 +137,7 @@ class WebhookQueue:
         self.status_of = {Kind.RETRIABLE: 503, Kind.POISON: 422, Kind.INFRASTRUCTURE: 403}
         self.asks_to_wait = False
         self.batch_bytes = 1 << 20
+        self.timeout_s = 5.0
         self._lock = threading.Lock()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.server.daemon_threads = True
@@ -139,8 +148,10 @@ class WebhookQueue:
         return f"http://127.0.0.1:{self.server.server_port}/in?token=hidden"
 
     def sender(self) -> Sender:
-        options = WebhookOptions(self.url, SECRET, {"X-Tenant": "t1"}, timeout_s=5.0, batch_count=4)
-        return WebhookSender(replace(options, batch_bytes=self.batch_bytes))
+        options = WebhookOptions(self.url, SECRET, {"X-Tenant": "t1"}, batch_count=4)
+        return WebhookSender(
+            replace(options, timeout_s=self.timeout_s, batch_bytes=self.batch_bytes)
+        )
 
     def received(self) -> list[dict[str, Any]]:
         with self._lock:
@@ -260,13 +271,16 @@ class KinesisQueue:
         self.stream = f"orders-{secrets.token_hex(4)}"
         self.faults = gate.faults = Faults()
         self.gate = gate
+        self.timeout_s = 10.0
         gate.requests = []
         self._endpoint = endpoint
         self.client = boto3.client("kinesis", endpoint_url=endpoint, region_name="us-east-1")
         self.client.create_stream(StreamName=self.stream, ShardCount=2)
 
     def sender(self) -> Sender:
-        return KinesisSender(KinesisOptions(self.stream, "us-east-1", self._endpoint))
+        return KinesisSender(
+            KinesisOptions(self.stream, "us-east-1", self._endpoint, self.timeout_s)
+        )
 
     def received(self) -> list[dict[str, Any]]:
         return [json.loads(data) for data in self.records()]

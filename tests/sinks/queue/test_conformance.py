@@ -16,12 +16,21 @@ from tailrace.sinks.queue.envelope import Renderer
 from tailrace.sinks.queue.errors import Kind
 from tailrace.sinks.queue.json_columns import Style
 from tailrace.sinks.queue.letter import LetterLimits
+from tailrace.sinks.queue.message import Message
 from tailrace.sinks.queue.progress import Progress
 from tailrace.sinks.queue.redrive import Request, Requests
 from tailrace.sinks.queue.sender import Sender
 from tailrace.sinks.queue.webhook import WebhookOptions, WebhookSender
 from tailrace.storage import Data, MemoryStore
-from tests.sinks.queue.servers import STREAM, Queue, WebhookQueue, id_of, open_queue
+from tests.sinks.queue.servers import (
+    STREAM,
+    KinesisQueue,
+    Queue,
+    WebhookQueue,
+    id_of,
+    open_queue,
+)
+from tests.sinks.queue.watched import WatchedQueue, WatchedStore
 from tests.sinks.source import Source, batch_of, load_of
 
 
@@ -264,6 +273,54 @@ def test_f081_batch_after_a_restart_repeats_at_most_a_window_under_the_same_ids(
     assert before > 8 and repeated <= (8 if queue.kind == "webhook" else 0)
 
 
+def rendered(batch: Batch) -> list[Message]:
+    return Renderer(STREAM, Style.DEBEZIUM).changes(batch.tables, batch.sequence)
+
+
+def test_f097_slow_server_meets_a_window_that_stays_bounded_and_a_position_that_waits(
+    queue: Queue,
+) -> None:
+    source, watched = Source(), WatchedQueue(queue)
+    store = WatchedStore(watched)
+    for key in range(20):
+        source.insert(id=key, n=0)
+    small = batch_of(1, source.take(), stream=STREAM)
+    for key in range(20):
+        source.update(key, doc="x" * 1000)
+    large = batch_of(2, source.take(), stream=STREAM)
+    queue.faults.slow_s = 0.02
+    sink = open_queue(watched, store, window_count=8, window_bytes=8_000)
+    peaks = []
+    for batch in (small, large):
+        watched.begin(rendered(batch))
+        sink.write(batch)
+        peaks.append((watched.count_peak, watched.bytes_peak))
+    sink.close()
+    check(queue, keys=20, rounds=2)
+    assert len(queue.received()) == 40, "none twice"
+    assert peaks[0][0] == 8, "as many as may be"
+    assert 4_000 < peaks[1][1] <= 8_000 and watched.count_peak == 8
+    assert watched.request_peak <= 3 and not store.is_ahead and not letters(store)
+
+
+def test_f097_server_that_answers_after_the_timeout_gets_the_same_again_in_order(
+    patient: WebhookQueue | KinesisQueue,
+) -> None:
+    watched, (_, made) = WatchedQueue(patient), batches()
+    store = WatchedStore(watched)
+    patient.timeout_s = 0.3
+    patient.faults.slow_s, patient.faults.slow_count = 0.6, 2
+    sink = open_queue(watched, store, window_count=8, parks_exhausted=True)
+    for batch in made:
+        watched.begin(rendered(batch))
+        sink.write(batch)
+    sink.close()
+    check(patient)
+    repeated = len(patient.received()) - 24
+    assert 0 < repeated <= watched.unanswered, "only what was not answered"
+    assert not store.is_ahead and not letters(store), "silence makes no dead letter"
+
+
 class CompactedQueue(WebhookQueue):
     """Of the messages that have arrived it shows some, as a topic that is compacted may."""
 
@@ -283,9 +340,8 @@ class CompactedQueue(WebhookQueue):
 
 def test_f101_what_came_before_an_arrived_message_of_its_key_is_not_sent_after_it() -> None:
     store, (_, made) = MemoryStore(), batches()
-    rendered = Renderer(STREAM, Style.DEBEZIUM).changes(made[0].tables, 1)
     queue = CompactedQueue()
-    queue.shown = frozenset({rendered[-1].event_id})
+    queue.shown = frozenset({rendered(made[0])[-1].event_id})
     Progress(store, STREAM).save(1, 0)
     sink = open_queue(queue, store)
     sink.write(made[0])
