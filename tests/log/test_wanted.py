@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from tailrace.log import Base, BaseOrigin
 from tailrace.log.bases import newest_positions, put_base
-from tailrace.log.wanted import WantedBase, want_base, wanted_bases
+from tailrace.log.gone import note_gone
+from tailrace.log.wanted import SLOT_LOST, WantedBase, lost_with_slot, want_base, wanted_bases
 from tailrace.model import Lsn
 from tailrace.storage import MemoryStore, Store
 from tests.decode import wire
@@ -53,6 +54,21 @@ def test_the_highest_mark_of_a_table_counts_whatever_came_last() -> None:
         want_base(store, WantedBase(7, Lsn(position), f"at {position}"))
     want_base(store, WantedBase(12, Lsn(100), "another table"))
     assert wanted(store) == {7: "at 300", 12: "another table"}
+
+
+def test_f077_a_lost_slot_stays_the_reason_until_a_base_answers_it() -> None:
+    store = MemoryStore()
+    put_base(store, base(7, 100))
+    want_base(store, WantedBase(7, Lsn(200), SLOT_LOST))
+    want_base(store, WantedBase(8, Lsn(200), SLOT_LOST))
+    want_base(store, WantedBase(7, Lsn(220), "attached"))
+    assert wanted(store) == {7: SLOT_LOST, 8: SLOT_LOST}
+    put_base(store, base(7, 230))
+    assert wanted(store) == {8: SLOT_LOST}
+    assert lost_with_slot(store) == {7: 220, 8: 200}, "a stream may not have the base yet"
+    want_base(store, WantedBase(7, Lsn(300), "attached"))
+    note_gone(store, {8})
+    assert wanted(store)[7] == "attached" and not lost_with_slot(store)
 
 
 def test_asking_twice_is_asking_once() -> None:

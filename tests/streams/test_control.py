@@ -18,17 +18,19 @@ from tailrace.control.stream_reports import Tally
 from tailrace.control.streams import Definition, Origin, Status, declare, read_streams, reporting
 from tailrace.errors import ConfigError, OffsetOutOfRange, SinkError
 from tailrace.log.retention import reader_positions
+from tailrace.log.wanted import SLOT_LOST, WantedBase, want_base
 from tailrace.model import Lsn, Offset
 from tailrace.postgres.lock_session import LockSession
 from tailrace.postgres.session import connect
 from tailrace.sinks.memory import MemorySink
 from tailrace.storage import MemoryStore, Store
-from tailrace.streams import Stream, StreamState
+from tailrace.streams import Stream, StreamState, observing
 from tailrace.streams.control import Control
 from tailrace.streams.delivery import Delivered
 from tailrace.streams.kept_roster import Kept
 from tailrace.streams.place import Wish
 from tailrace.streams.record import StreamRecord
+from tailrace.streams.taken import Taken
 from tests.capture.running import wait_until
 from tests.log.making import begin
 from tests.server import Database
@@ -248,6 +250,46 @@ def test_f014_a_stream_that_waits_or_fell_off_the_log_is_told_in_the_table_when_
         wait_until(lambda: row()[:2] == (Status.STOPPED, "the log begins later"))
     # Nobody delivers it any more: what had stopped keeps its reason.
     assert row()[:2] == (Status.STOPPED, "the log begins later")
+
+
+def test_f077_a_lost_slot_shows_in_streams_over_its_tables_until_the_new_base_is_delivered(
+    database: Database, conn: psycopg.Connection, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observing, "COUNT_S", 0.0)
+    conn.execute(
+        """INSERT INTO tailrace.change_tracking
+                  (table_oid, source, schema_name, table_name, cdc_mode)
+           VALUES (7, %s, 'public', 'orders', 'WAL')""",
+        (SOURCE,),
+    )
+    node = Node(database.dsn, store, LAKE, replace(LAKE, name="other"))
+    with reporting(conn):
+        for name in ("lake", "other"):
+            declare(conn, SOURCE, name, MEMORY)
+
+    def state(name: str, oid: int, generation: int) -> StreamState:
+        taken = Taken(oid, "public", "orders", Lsn(generation), Offset.whole(Lsn(generation)))
+        at = Delivered(Offset.whole(Lsn(0x3000)))
+        return StreamState(name, at, None, is_stopped=False, taken=(taken,))
+
+    def told() -> dict[str, tuple[Status, str | None]]:
+        return {row.name: (row.status, row.reason) for row in read_streams(conn, SOURCE)}
+
+    with running(node):
+        wait_until(lambda: node.leads("lake") and node.leads("other"))
+        lake, other = node.control.wishes
+        place = FakePlace(lake, state("lake", 7, 0x1000), Tally())
+        node.places = [place, FakePlace(other, state("other", 8, 0x1000), Tally())]
+        # There is no such slot, and capture has not noticed.
+        wait_until(lambda: {each[0] for each in told().values()} == {Status.SLOT_RECOVERY})
+        # As capture does: the table is to be read anew.
+        want_base(store, WantedBase(7, Lsn(0x2000), SLOT_LOST))
+        conn.execute("DELETE FROM tailrace.change_tracking")
+        wait_until(lambda: told()["other"] == (Status.HEALTHY, None))
+        reason = "the slot was lost: public.orders waits for a new base"
+        assert told()["lake"] == (Status.SLOT_RECOVERY, reason)
+        place.state = state("lake", 7, 0x2000)
+        wait_until(lambda: told()["lake"] == (Status.HEALTHY, None))
 
 
 def test_a_replay_that_is_asked_for_in_sql_is_taken_up(

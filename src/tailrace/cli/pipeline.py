@@ -90,7 +90,7 @@ def pipeline(
                     compaction_interval_s=compaction_s,
                     control=control,
                 )
-                metrics.watch(lambda: running.places)
+                metrics.watch(lambda: running.places, lambda: control.is_slot_lost)
                 running.run(signals.event)
         finally:
             stop_spark(spark)

@@ -11,8 +11,10 @@ from operator import add, sub
 from typing import Final
 
 from tailrace.control.streams import Status, reporting
+from tailrace.control.tracking import Mode, read_tracked
 from tailrace.model import Lsn
 from tailrace.postgres.session import Connection
+from tailrace.postgres.slot import read_slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +53,18 @@ class StreamReport:
     dead_letter_count: int | None = None
 
 
-# While the slot is lost nothing new comes, however well the stream itself is doing.
+def slot_is_lost(conn: Connection, source: str) -> bool:
+    """Whether the slot is gone, or invalidated, while tables are still captured from it."""
+    slot = read_slot(conn, source)
+    if slot is not None:
+        return slot.is_lost
+    return any(each.mode is Mode.WAL for each in read_tracked(conn, source).values())
+
+
 _PUT: Final = """
 UPDATE tailrace.streams AS s
-   SET status = CASE WHEN %(status)s = 'healthy' AND EXISTS (
-                    SELECT FROM pg_catalog.pg_replication_slots AS r
-                     WHERE r.slot_name = s.source AND r.wal_status = 'lost')
-                THEN 'slot_recovery' ELSE %(status)s END,
-       reason = %(reason)s, node = %(node)s, epoch = greatest(s.epoch, %(epoch)s),
+   SET status = %(status)s, reason = %(reason)s, node = %(node)s,
+       epoch = greatest(s.epoch, %(epoch)s),
        "position" = coalesce(%(position)s::pg_lsn, s."position"),
        lag_bytes = coalesce(%(lag_bytes)s, s.lag_bytes),
        lag_seconds = coalesce(%(lag_seconds)s, s.lag_seconds),

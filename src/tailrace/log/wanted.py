@@ -10,16 +10,21 @@ after it; folding an older one over the mark does not make it whole.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from tailrace.errors import SegmentCorrupt
 from tailrace.log import layout
-from tailrace.log.bases import read_base
+from tailrace.log.bases import positions_after, read_base
+from tailrace.log.gone import gone_tables
 from tailrace.log.marks import raise_mark
 from tailrace.model import Lsn
 from tailrace.storage import ObjectMissing, Store
+
+SLOT_LOST: Final = "the slot was lost"
+"""The reason that streams tell as a state of their own. It stays until a base answers it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,8 @@ class WantedBase:
 
 def want_base(store: Store, wanted: WantedBase) -> None:
     """Put the mark, durable on return. Of several marks of a table the highest counts."""
+    if _waits_for_slot(store, wanted.oid):
+        wanted = replace(wanted, reason=SLOT_LOST)
     data = json.dumps({"reason": wanted.reason}).encode()
     raise_mark(store, layout.wanted_key(wanted.oid, wanted.position), data)
 
@@ -41,20 +48,47 @@ def wanted_bases(store: Store, newest: Mapping[int, Lsn]) -> dict[int, WantedBas
     """The marks that no base answers yet, by oid; `newest` holds where each table's newest complete
     base stands. One that was folded from an older base answers no more than that did.
     """
-    highest = {int(entry.key.split("/")[1]): entry.key for entry in store.list(layout.WANTED)}
-    found = {}
+    marks = _marks(store, layout.WANTED)
+    return {mark.oid: mark for mark in marks if not _is_answered(store, mark, newest.get(mark.oid))}
+
+
+def lost_with_slot(store: Store) -> dict[int, Lsn]:
+    """By oid, the tables of which a lost slot has taken changes along, and from which position on a
+    base has them again; also those that have such a base by now.
+    """
+    gone = gone_tables(store)
+    marks = [mark for mark in _marks(store, layout.WANTED) if mark.reason == SLOT_LOST]
+    return {mark.oid: mark.position for mark in marks if mark.oid not in gone}
+
+
+def _marks(store: Store, prefix: str) -> Iterator[WantedBase]:
+    """The highest of each table."""
+    highest = {int(entry.key.split("/")[1]): entry.key for entry in store.list(prefix)}
     for oid, key in highest.items():
         # What vanishes while being read is outdone: the next look shows it.
         with suppress(ObjectMissing):
-            wanted = WantedBase(oid, layout.position_of(key), _reason(store, key))
-            if oid not in newest or wanted.position > _read_at(store, oid, newest[oid]):
-                found[oid] = wanted
-    return found
+            yield WantedBase(oid, layout.position_of(key), _reason(store, key))
 
 
-def _read_at(store: Store, oid: int, newest: Lsn) -> Lsn:
-    """When the rows of the table's newest base were read from Postgres."""
-    return read_base(store, oid, newest).generation
+def _waits_for_slot(store: Store, oid: int) -> bool:
+    """Whether a lost slot is why the table waits."""
+    newest = max(positions_after(store, oid, Lsn(0)), default=None)
+    return any(
+        mark.reason == SLOT_LOST and not _is_answered(store, mark, newest)
+        for mark in _marks(store, f"{layout.WANTED}{oid}/")
+    )
+
+
+def _is_answered(store: Store, mark: WantedBase, newest: Lsn | None) -> bool:
+    """Whether the rows of the table's newest base were read from Postgres behind the mark. A base
+    that vanishes while being read is outdone: the next look shows by what.
+    """
+    if newest is None:
+        return False
+    try:
+        return read_base(store, mark.oid, newest).generation >= mark.position
+    except ObjectMissing:
+        return True
 
 
 def _reason(store: Store, key: str) -> str:

@@ -23,6 +23,7 @@ from typing import Final
 import psycopg
 
 from tailrace.backoff import Backoff
+from tailrace.control.stream_reports import slot_is_lost
 from tailrace.control.streams import (
     STREAMS_CHANNEL,
     Origin,
@@ -37,7 +38,7 @@ from tailrace.postgres.quote import identifier, statement
 from tailrace.storage import Store
 from tailrace.streams.kept_roster import Kept, keep_roster, read_roster
 from tailrace.streams.leading import Leadership
-from tailrace.streams.observing import Delivering
+from tailrace.streams.observing import Delivering, Observer
 from tailrace.streams.place import Wish
 from tailrace.streams.record import StreamRecord
 from tailrace.streams.replay.by_sql import ReplaysBySql
@@ -82,12 +83,15 @@ class Control:
         self._session: LockSession | None = None
         self._backoff = Backoff(Random())
         self._replays = ReplaysBySql(store, source)
-        self._reports = Reports(Reader(store), source=source, node=self.node)
+        observer = Observer(Reader(store), node=self.node, slot_is_lost=lambda: self.is_slot_lost)
+        self._reports = Reports(observer, source=source)
         self._said = ""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tailrace-control", daemon=True)
         self._places: Callable[[], Sequence[Delivering]] = list
         self._step_at = time.monotonic()
+        self.is_slot_lost = False
+        """As of the last turn."""
         self.wishes: list[Wish] = []
         """What is wished of each stream, as far as it is known."""
 
@@ -230,6 +234,7 @@ class Control:
             self._follow(session, {row.name: Kept.of(row) for row in rows})
         self._leadership.contend(session, self._known)
         if is_known:
+            self.is_slot_lost = slot_is_lost(session.conn, self._source)
             self._reports.send(session.conn, self._reportable())
             self._follow_replays(session, rows)
 

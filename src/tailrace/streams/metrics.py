@@ -29,15 +29,22 @@ class StreamMetrics(Collector):
 
     def __init__(self, source: str, store: Store) -> None:
         self._source = source
-        self._observer = Observer(Reader(store), node="")
+        self._store = store
+        self._observer = Observer(Reader(store))
         self._places: Callable[[], Sequence[Delivering]] = list
         self._lock = threading.Lock()
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
-    def watch(self, places: Callable[[], Sequence[Delivering]]) -> None:
+    def watch(
+        self,
+        places: Callable[[], Sequence[Delivering]],
+        slot_is_lost: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Tell of these from now on."""
-        self._places = places
+        with self._lock:
+            self._observer = Observer(Reader(self._store), slot_is_lost=slot_is_lost)
+            self._places = places
 
     def describe(self) -> Iterable[Metric]:
         """Nothing in advance: the log need not be there yet."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -11,6 +13,7 @@ from tailrace.control.streams import Status
 from tailrace.errors import LogError, TailraceError
 from tailrace.log import Reader
 from tailrace.log.age import oldest_commit_s
+from tailrace.log.wanted import lost_with_slot
 from tailrace.model import Lsn
 from tailrace.sinks.queue.dead_letter import DeadLetters, lanes_of
 from tailrace.sinks.queue.outbox import count_copies
@@ -50,15 +53,19 @@ class Letters:
 class Observer:
     """Remembers the part of the log that it has seen. Not thread-safe."""
 
-    def __init__(self, reader: Reader, *, node: str) -> None:
+    def __init__(
+        self, reader: Reader, *, node: str = "", slot_is_lost: Callable[[], bool] = lambda: False
+    ) -> None:
         self._reader = reader
         self._node = node
+        self._slot_is_lost = slot_is_lost
         self._counted: dict[str, tuple[float, Letters]] = {}
+        self._lost: tuple[float, dict[int, Lsn]] = (-COUNT_S, {})
 
     def report(self, place: Delivering) -> StreamReport:
         """As of now; what cannot be found out at this moment is left out."""
         state = place.state
-        status, reason = _status(place)
+        status, reason = self._status(state)
         position = state.delivered.position.commit_lsn if state.delivered is not None else None
         lag_bytes, lag_s = self._lag(position)
         letters = self.letters(place.wish.name)
@@ -91,6 +98,43 @@ class Observer:
         self._counted[stream] = now, counted
         return counted
 
+    def _status(self, state: StreamState) -> tuple[Status, str | None]:
+        if state.is_stopped:
+            assert state.error is not None, "a stream stops for a reason"
+            return Status.STOPPED, _told(state.error)
+        if state.error is not None:
+            return Status.FAILOVER, _told(state.error)
+        if state.replaying:
+            return Status.REPLAY, None
+        if reason := self._recovery(state):
+            return Status.SLOT_RECOVERY, reason
+        return Status.HEALTHY, None
+
+    def _recovery(self, state: StreamState) -> str:
+        """What a lost slot keeps the stream waiting for, if anything: first for capture, then for a
+        new base of each table of which changes are missing.
+        """
+        if state.taken and self._slot_is_lost():
+            # Capture puts marks while it mends that: look at once when it has.
+            self._lost = (-COUNT_S, {})
+            return "the slot is lost, and capture has not mended that yet"
+        lost = self._lost_tables()
+        waiting = [t.qualified for t in state.taken if t.generation < lost.get(t.oid, t.generation)]
+        if not waiting:
+            return ""
+        more = f" and {len(waiting) - 1} more wait" if len(waiting) > 1 else " waits"
+        return f"the slot was lost: {waiting[0]}{more} for a new base"
+
+    def _lost_tables(self) -> dict[int, Lsn]:
+        """As of a few seconds ago."""
+        now = time.monotonic()
+        seen_at, lost = self._lost
+        if now - seen_at >= COUNT_S:
+            with suppress(LogError):
+                lost = lost_with_slot(self._reader.store)
+            self._lost = now, lost
+        return lost
+
     def _lag(self, position: Lsn | None) -> tuple[int | None, float | None]:
         if position is None:
             return None, None
@@ -101,16 +145,6 @@ class Observer:
             return None, None
         age_s = 0.0 if oldest_s is None else max(0.0, time.time() - oldest_s)
         return max(0, end - position), age_s
-
-
-def _status(place: Delivering) -> tuple[Status, str | None]:
-    state = place.state
-    if state.is_stopped:
-        assert state.error is not None, "a stream stops for a reason"
-        return Status.STOPPED, _told(state.error)
-    if state.error is not None:
-        return Status.FAILOVER, _told(state.error)
-    return Status.REPLAY if state.replaying else Status.HEALTHY, None
 
 
 def _told(error: TailraceError) -> str:

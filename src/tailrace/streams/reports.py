@@ -9,7 +9,6 @@ from typing import Final
 
 from tailrace.control.stream_reports import StreamReport, Tally, put_reports
 from tailrace.control.streams import Status
-from tailrace.log import Reader
 from tailrace.postgres.session import Connection
 from tailrace.streams.observing import Delivering, Observer
 
@@ -22,8 +21,8 @@ ENDED: Final = "its pipeline has ended, and no other has taken it up yet"
 class Reports:
     """One pipeline's reports. Remembers what has arrived. Not thread-safe."""
 
-    def __init__(self, reader: Reader, *, source: str, node: str) -> None:
-        self._observer = Observer(reader, node=node)
+    def __init__(self, observer: Observer, *, source: str) -> None:
+        self._observer = observer
         self._source = source
         self._arrived: dict[str, tuple[StreamReport, Tally, float]] = {}
 

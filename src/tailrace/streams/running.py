@@ -100,13 +100,12 @@ class RunningStream:
     def state(self) -> StreamState:
         """As of now."""
         delivery = self._delivery
-        tables = delivery.tables if delivery is not None else ()
         return StreamState(
             self._stream.name,
             delivery.delivered if delivery is not None else None,
             self._error,
             self._is_stopped,
-            frozenset(table.qualified for table in tables),
+            delivery.tables if delivery is not None else (),
             self._replays.is_at_work,
         )
 

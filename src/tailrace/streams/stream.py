@@ -9,6 +9,7 @@ from tailrace.errors import TailraceError
 from tailrace.sinks import Sink
 from tailrace.spark.selection import EVERYTHING, Selection
 from tailrace.streams.delivery import Delivered
+from tailrace.streams.taken import TakenTables
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +33,18 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """How a stream is doing; `tables` are those that it has taken up, `error` says why it waits or
-    has stopped; `replaying` if a replay runs beside it.
+    """How a stream is doing; `taken` are the tables that it has taken up, `error` says why it waits
+    or has stopped; `replaying` if a replay runs beside it.
     """
 
     name: str
     delivered: Delivered | None
     error: TailraceError | None
     is_stopped: bool
-    tables: frozenset[str] = frozenset()
+    taken: TakenTables = ()
     replaying: bool = False
+
+    @property
+    def tables(self) -> frozenset[str]:
+        """The names of those that it has taken up."""
+        return frozenset(table.qualified for table in self.taken)

@@ -12,7 +12,7 @@ from tailrace.capture import Settings
 from tailrace.errors import SourceError
 from tailrace.log import Reader, read_genesis
 from tailrace.log.bases import newest_positions
-from tailrace.log.wanted import wanted_bases
+from tailrace.log.wanted import SLOT_LOST, lost_with_slot, wanted_bases
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.session import connect
 from tailrace.postgres.slot import drop_slot
@@ -156,7 +156,8 @@ def test_f077_a_slot_that_is_lost_falls_back_to_triggers_and_a_new_base(
         wait_drained(capture, store, 2)
         assert [change.relation.name for change in read_changes(store)] == ["tt", "tt"]
         (wanted,) = wanted_bases(store, newest_positions(store)).values()
-        assert wanted.reason == "it was not published for a while"
+        assert wanted.reason == SLOT_LOST, "also if it is asked for once more"
+        assert lost_with_slot(store) == {wanted.oid: wanted.position}
         source.execute("INSERT INTO t VALUES (2, 'seen')")
         wait_drained(capture, store, 3)
 

@@ -40,11 +40,12 @@ from tailrace.control.tracking import Mode, forget, read_tracked, set_confirmed
 from tailrace.errors import SourceError, SourceGap
 from tailrace.failpoint import failpoint
 from tailrace.log import Writer
+from tailrace.log.wanted import SLOT_LOST, WantedBase, want_base
 from tailrace.model import Lsn
 from tailrace.postgres.detection import can_use_logical_replication
 from tailrace.postgres.lock_session import LockSession
 from tailrace.postgres.publication import drop_publication
-from tailrace.postgres.server import read_server
+from tailrace.postgres.server import insert_position, read_server
 from tailrace.postgres.session import Connection, connect
 from tailrace.postgres.slot import drop_slot
 from tailrace.postgres.snapshot import Patience
@@ -125,7 +126,7 @@ class DrainLeader:
         drained = attach_drains(to)
         migrate(conn)
         if drained.has_lost_slot:
-            self._let_go_of_slot(conn)
+            self._let_go_of_slot(conn, drained.tip.source.era)
         # Beside a log that is drained, a slot is left from a beginning that died.
         drop_slot(conn, duties.names.slot)
         if read_server(conn).may_create:
@@ -135,7 +136,7 @@ class DrainLeader:
             refuse(duties.selection.patterns, refusals, member_count=table_count)
         return drained
 
-    def _let_go_of_slot(self, conn: Connection) -> None:
+    def _let_go_of_slot(self, conn: Connection, era: int) -> None:
         """The slot is gone, and with it what it had not delivered. Tables that came from it are not
         captured any more: they are taken up by triggers like new ones, and each that was captured
         before gets a new base. What triggers have buffered is all there.
@@ -144,8 +145,10 @@ class DrainLeader:
         logger.warning("slot is gone, triggers take over slot=%s", names.slot)
         for publication in (names.publication, names.inserts, names.buffers):
             drop_publication(conn, publication)
+        position = Lsn.of(insert_position(conn), era=era)
         for tracked in read_tracked(conn, names.slot).values():
             if tracked.mode is Mode.WAL:
+                want_base(self._store, WantedBase(tracked.oid, position, SLOT_LOST))
                 forget(conn, tracked.oid, source=names.slot)
         failpoint("slot.after_let_go")
 
