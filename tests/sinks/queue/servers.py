@@ -20,11 +20,11 @@ from tailrace.sinks.queue.errors import Kind
 from tailrace.sinks.queue.json_columns import Style
 from tailrace.sinks.queue.kinesis import KinesisOptions, KinesisSender, delivery_id_of
 from tailrace.sinks.queue.letter import LetterLimits
+from tailrace.sinks.queue.limits import WindowLimits
 from tailrace.sinks.queue.options import QueueOptions
 from tailrace.sinks.queue.sender import Sender
 from tailrace.sinks.queue.sink import QueueSink
 from tailrace.sinks.queue.webhook import WebhookOptions, WebhookSender
-from tailrace.sinks.queue.window import WindowLimits
 from tailrace.storage import Store
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tailrace.sinks.queue.errors import Failure, Kind, http_failure, no_answer
+from tailrace.sinks.queue.limits import WindowLimits
 from tailrace.sinks.queue.message import TABLE_LANE, Message, place_of
 from tailrace.sinks.queue.parked import Parked
 from tailrace.sinks.queue.sender import RequestLimits
-from tailrace.sinks.queue.window import Window, WindowLimits
+from tailrace.sinks.queue.window import Window
 
 THROTTLED = Failure(Kind.RETRIABLE, "throttled", "")
 POISON = Failure(Kind.POISON, "invalid", "")

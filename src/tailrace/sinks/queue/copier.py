@@ -18,12 +18,12 @@ from typing import Final
 from tailrace.backoff import Backoff
 from tailrace.errors import SinkError, TailraceError
 from tailrace.sinks.queue.letter import Letter
+from tailrace.sinks.queue.limits import WindowLimits
 from tailrace.sinks.queue.message import Message
 from tailrace.sinks.queue.outbox import Outbox
 from tailrace.sinks.queue.outlet import Outlet
 from tailrace.sinks.queue.parked import Parked
 from tailrace.sinks.queue.sender import Sender
-from tailrace.sinks.queue.window import WindowLimits
 
 logger = logging.getLogger(__name__)
 

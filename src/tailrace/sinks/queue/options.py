@@ -10,7 +10,7 @@ from typing import Final
 from tailrace.errors import ConfigError
 from tailrace.sinks.queue.json_columns import Style
 from tailrace.sinks.queue.letter import LetterLimits
-from tailrace.sinks.queue.window import WindowLimits
+from tailrace.sinks.queue.limits import WindowLimits
 
 OPTIONS: Final = (
     *("envelope", "request_count", "window_count", "window_bytes", "retry_max_attempts"),

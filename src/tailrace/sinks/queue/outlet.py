@@ -10,10 +10,11 @@ from random import Random
 
 from tailrace.errors import SinkError
 from tailrace.sinks.queue.course import Course
+from tailrace.sinks.queue.limits import WindowLimits
 from tailrace.sinks.queue.message import Message
 from tailrace.sinks.queue.parked import Parked, ToPark
 from tailrace.sinks.queue.sender import Sender
-from tailrace.sinks.queue.window import Window, WindowLimits
+from tailrace.sinks.queue.window import Window
 
 
 @dataclass(frozen=True, slots=True)

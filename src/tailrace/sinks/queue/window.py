@@ -13,35 +13,18 @@ put among the dead letters, in order.
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 
-from tailrace.backoff import full_jitter_s
 from tailrace.sinks.queue.errors import Failure, Kind, oversize
 from tailrace.sinks.queue.lanes import Lanes
+from tailrace.sinks.queue.limits import WindowLimits
 from tailrace.sinks.queue.message import Message
 from tailrace.sinks.queue.parked import Parked, ToPark
 from tailrace.sinks.queue.sender import RequestLimits
-
-
-@dataclass(frozen=True, slots=True)
-class WindowLimits:
-    """How much may be on its way, and how long a message is tried again.
-
-    What is tried in vain is a dead letter if `parks_exhausted`, else it halts the stream.
-    """
-
-    message_count: int = 10_000
-    bytes_max: int = 32 << 20
-    attempt_count: int = 10
-    elapsed_s: float = 15.0
-    first_wait_s: float = 0.1
-    wait_s_max: float = 5.0
-    parks_exhausted: bool = False
+from tailrace.sinks.queue.tries import Tries
 
 
 class Window:
@@ -62,7 +45,6 @@ class Window:
         self._parked = parked
         self._request = request
         self._limits = limits
-        self._random = random
         self._sizes = [len(each.payload) + request.overhead_bytes for each in messages]
         self._ends = list(accumulate(self._sizes, initial=0))
         self._is_settled = bytearray(len(messages))
@@ -70,15 +52,17 @@ class Window:
             self._is_settled[at] = 1
         self._lanes = Lanes(messages)
         self._ready: deque[int] = deque()
-        self._retries: list[tuple[float, list[int]]] = []
         self._taken: set[int] = set()
-        self._tries: dict[int, tuple[int, float]] = {}
+        self._tries = Tries(limits, random)
         self._parking: list[ToPark] = []
         self._next = self._saved = self.frontier = 0
         self.halted: Failure | None = None
-        self.retry_count = 0
-        """How many messages were sent once more."""
         self._advance()
+
+    @property
+    def retry_count(self) -> int:
+        """How many messages were to be sent once more."""
+        return self._tries.retry_count
 
     @property
     def is_over(self) -> bool:
@@ -108,17 +92,17 @@ class Window:
         if self.halted is not None:
             return []
         self._admit()
-        if self._retries and self._retries[0][0] <= now:
-            return heapq.heappop(self._retries)[1]
+        if due := self._tries.due(now):
+            return due
         taken = self._fresh()
         self._taken.update(taken)
         for at in taken:
-            self._tries.setdefault(at, (0, now))
+            self._tries.begin(at, now)
         return taken
 
     def wait_until(self) -> float | None:
         """When something is to be tried again."""
-        return self._retries[0][0] if self._retries else None
+        return self._tries.next_at
 
     def to_park(self) -> list[ToPark]:
         """What has to be put among the dead letters, in order; each is told of once."""
@@ -136,8 +120,7 @@ class Window:
             else:
                 failed.append((at, failure))
         for at, _ in failed:
-            count, first = self._tries[at]
-            self._tries[at] = count + 1, first
+            self._tries.failed(at)
         is_lost = any(each.is_shared and self._is_lost(at, each, now) for at, each in failed)
         if is_lost and len(failed) > 1:
             self._halve([at for at, _ in failed], now)
@@ -148,7 +131,7 @@ class Window:
         """The message is delivered, or durably among the dead letters."""
         self._is_settled[at] = 1
         self._taken.discard(at)
-        self._tries.pop(at, None)
+        self._tries.forget(at)
         for head in self._lanes.leave(at):
             if head not in self._taken:
                 self._head(head)
@@ -178,8 +161,7 @@ class Window:
 
     def _park(self, at: int, failure: Failure | None) -> None:
         self._parked.add(self._messages[at])
-        attempt_count, _ = self._tries.get(at, (0, 0.0))
-        self._parking.append(ToPark(at, attempt_count, failure))
+        self._parking.append(ToPark(at, self._tries.attempt_count(at), failure))
 
     def _advance(self) -> None:
         while self.frontier < len(self._messages) and self._is_settled[self.frontier]:
@@ -210,7 +192,7 @@ class Window:
         first, second = rest[: len(rest) // 2], rest[len(rest) // 2 :]
         self._taken.difference_update(second)
         self._ready.extendleft(at for at in reversed(second) if self._lanes.is_head(at))
-        self._retry(first, now)
+        self._tries.again(first, now)
 
     def _failed(self, failed: list[tuple[int, Failure]], now: float) -> None:
         again: list[int] = []
@@ -223,7 +205,7 @@ class Window:
             elif self._is_lost(at, failure, now):
                 self._taken.discard(at)
                 self._park(at, failure)
-            elif self._is_exhausted(at, now):
+            elif self._tries.is_exhausted(at, now):
                 self.halted = failure
             else:
                 again.append(at)
@@ -236,24 +218,11 @@ class Window:
                 self._taken.discard(at)
         rest = [at for at in again if at in self._taken]
         if rest:
-            limits = self._limits
-            count = max(self._tries[at][0] for at in rest)
-            jitter_s = full_jitter_s(
-                self._random, count, first_s=limits.first_wait_s, limit_s=limits.wait_s_max
-            )
-            self._retry(rest, now + max(jitter_s, wait_s))
-
-    def _retry(self, messages: list[int], at: float) -> None:
-        heapq.heappush(self._retries, (at, messages))
-        self.retry_count += len(messages)
+            self._tries.put_off(rest, now, wait_s=wait_s)
 
     def _is_lost(self, at: int, failure: Failure, now: float) -> bool:
         """Whether the message has to be a dead letter, if it is the reason."""
         if failure.kind is not Kind.RETRIABLE:
             return failure.kind is Kind.POISON
         can_park = self._limits.parks_exhausted and failure.is_answered
-        return can_park and self._is_exhausted(at, now)
-
-    def _is_exhausted(self, at: int, now: float) -> bool:
-        count, first = self._tries[at]
-        return count >= self._limits.attempt_count or now - first >= self._limits.elapsed_s
+        return can_park and self._tries.is_exhausted(at, now)
