@@ -13,7 +13,8 @@ from tailrace.log import layout
 from tailrace.log.retention import reader_positions
 from tailrace.model import Lsn, Offset
 from tailrace.storage import MemoryStore, Store
-from tailrace.streams.record import BatchRecord, StreamRecord
+from tailrace.streams.batch_record import BatchRecord
+from tailrace.streams.record import StreamRecord
 from tailrace.streams.taken import Taken
 from tests.log.faulty_store import WatchedStore, forgetful
 from tests.log.making import BEGINNING, begin

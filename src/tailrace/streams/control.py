@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from functools import partial
 from queue import SimpleQueue
 from random import Random
 from typing import Final
@@ -26,17 +26,17 @@ from tailrace.backoff import Backoff
 from tailrace.control.stream_reports import slot_is_lost
 from tailrace.control.streams import (
     STREAMS_CHANNEL,
-    Origin,
     StreamRow,
     has_streams,
     read_streams,
 )
-from tailrace.errors import ConfigError, LogError, SourceError, TailraceError
+from tailrace.errors import LogError, SourceError, TailraceError
 from tailrace.log import Reader
 from tailrace.postgres.lock_session import LockSession
 from tailrace.postgres.quote import identifier, statement
 from tailrace.storage import Store
-from tailrace.streams.kept_roster import Kept, keep_roster, read_roster
+from tailrace.streams.kept_roster import Kept
+from tailrace.streams.known import KnownStreams
 from tailrace.streams.leading import Leadership
 from tailrace.streams.observing import Delivering, Observer
 from tailrace.streams.place import Wish
@@ -65,20 +65,13 @@ class Control:
         resolve: Callable[[Kept], Stream],
         only: frozenset[str] | None = None,
     ) -> None:
-        """`declared` are the streams of the configuration file, `resolve` makes a stream from its
-        definition or raises ConfigError, `only` are those that this pipeline may deliver.
-        """
+        """`declared`, `resolve` and `only` are as `KnownStreams` has them."""
         self.node: Final = f"{socket.gethostname()}:{os.getpid()}"
         self._open_session = open_session
         self._store = store
         self._source = source
-        self._declared = {each.name: each for each in declared}
-        self._resolve = resolve
-        self._only = only
+        self._known = KnownStreams(store, declared, resolve, only)
         self._leadership = Leadership(source)
-        self._known: dict[str, Kept] = {}
-        self._found: dict[str, Kept] | None = None
-        self._resolved: dict[str, tuple[Kept, Stream | TailraceError]] = {}
         self._fenced: SimpleQueue[Wish] = SimpleQueue()
         self._session: LockSession | None = None
         self._backoff = Backoff(Random())
@@ -98,7 +91,7 @@ class Control:
     def start(self, places: Callable[[], Sequence[Delivering]]) -> None:
         """Begin. The first turn is made at once, so that streams begin with what it finds."""
         self._places = places
-        self._known = self._first_known()
+        self._known.begin()
         self._step()
         self._thread.start()
 
@@ -138,10 +131,10 @@ class Control:
             if wish.term == self._leadership.terms.get(wish.name, 0):
                 self._leadership.was_fenced(wish.name, time.monotonic())
         now = time.monotonic()
-        self.wishes = [self._wish(each, now) for each in self._known.values()]
+        self.wishes = [self._wish(each, now) for each in self._known.streams.values()]
 
     def _wish(self, kept: Kept, now: float) -> Wish:
-        found = self._stream(kept)
+        found = self._known.stream(kept)
         return Wish(
             kept.name,
             found if isinstance(found, Stream) else None,
@@ -151,34 +144,6 @@ class Control:
             is_led=self._leadership.leads(kept.name, now),
             error=found if isinstance(found, TailraceError) else None,
         )
-
-    def _stream(self, kept: Kept) -> Stream | TailraceError:
-        before = self._resolved.get(kept.name)
-        if before is not None and before[0] == kept:
-            return before[1]
-        found: Stream | TailraceError
-        try:
-            found = self._resolve(kept)
-        except ConfigError as error:
-            logger.error("stream cannot be delivered stream=%s error=%s", kept.name, error)
-            found = error
-        self._resolved[kept.name] = kept, found
-        return found
-
-    def _first_known(self) -> dict[str, Kept]:
-        """What the file declares, and what was known when the database was last reached."""
-        kept = {each.name: each for each in read_roster(self._store) or ()}
-        known = {name: each for name, each in kept.items() if each.origin is Origin.SQL}
-        for name, each in self._declared.items():
-            known[name] = each
-            if name in kept and kept[name].definition == each.definition:
-                known[name] = kept[name]
-            elif name in kept:
-                known[name] = replace(each, paused=kept[name].paused)
-        return self._chosen(known)
-
-    def _chosen(self, known: dict[str, Kept]) -> dict[str, Kept]:
-        return {n: each for n, each in known.items() if self._only is None or n in self._only}
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -217,7 +182,7 @@ class Control:
             session.close()
             self._leadership.lost_session()
         else:
-            self._leadership.presume(self._known)
+            self._leadership.presume(self._known.streams)
         self._publish()
         text = str(error).partition("\n")[0]
         if text != self._said and not self._stop.is_set():
@@ -231,8 +196,9 @@ class Control:
         is_known, rows = has_streams(session.conn), list[StreamRow]()
         if is_known:
             rows = read_streams(session.conn, self._source)
-            self._follow(session, {row.name: Kept.of(row) for row in rows})
-        self._leadership.contend(session, self._known)
+            found = {row.name: Kept.of(row) for row in rows}
+            self._known.follow(found, partial(self._is_ended, session))
+        self._leadership.contend(session, self._known.streams)
         if is_known:
             self.is_slot_lost = slot_is_lost(session.conn, self._source)
             self._reports.send(session.conn, self._reportable())
@@ -248,19 +214,6 @@ class Control:
             self._replays.tell_available(session.conn, now)
         except LogError as error:
             logger.debug("replays cannot be followed error=%s", error)
-
-    def _follow(self, session: LockSession, found: dict[str, Kept]) -> None:
-        """Take over what the table has, and end what it had and has no more."""
-        self._known = self._chosen(found)
-        if found == self._found:
-            return
-        before = {each.name: each for each in read_roster(self._store) or ()}
-        gone = [n for n, each in before.items() if each.origin is Origin.SQL and n not in found]
-        left = {name: before[name] for name in gone if not self._is_ended(session, name)}
-        kept = {**found, **left}
-        if kept != before:
-            keep_roster(self._store, list(kept.values()))
-        self._found = None if left else found
 
     def _is_ended(self, session: LockSession, name: str) -> bool:
         """A stream was deleted: once nobody delivers it, its record goes."""

@@ -19,7 +19,8 @@ from tailrace.model import Lsn, Offset, Relation
 from tailrace.sinks import Batch, Load, Sink
 from tailrace.spark.packing import Unpacked, unpack
 from tailrace.spark.selection import EVERYTHING, Selection
-from tailrace.streams.record import BatchRecord, StreamRecord
+from tailrace.streams.batch_record import BatchRecord
+from tailrace.streams.record import StreamRecord
 from tailrace.streams.repair import deliver_repair
 from tailrace.streams.resume import Resume
 from tailrace.streams.taken import Taken, slowest

@@ -16,9 +16,9 @@ from tailrace.log import Base
 from tailrace.log.bases import newest_bases, newest_positions, read_base
 from tailrace.spark.selection import Selection
 from tailrace.storage import ObjectMissing, Store
+from tailrace.streams.batch_record import BatchRecord
 from tailrace.streams.delivery import Delivery
 from tailrace.streams.loading import base_rows
-from tailrace.streams.record import BatchRecord
 from tailrace.streams.taken import due_loads
 
 logger = logging.getLogger(__name__)

@@ -8,111 +8,26 @@ number always means the same changes. It wins over Spark's checkpoint, which is 
 disk nor a fence. After a crash the newest batch is delivered again, whole; the sink knows its
 number.
 
-There are four kinds of batch, in one row of numbers: changes of a range; a load, which is the base
-of one table; a repair, which is some rows of one table; and a start, which is nothing: the first
-one, where the stream begins, is resolved once and then fixed; a later one resets the stream and
-fences whoever delivers at that time. Numbers never come back, so a sink can tell every batch from
-those that it has.
+Numbers never come back, so a sink can tell every batch from those that it has.
 """
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
-from tailrace.errors import LogFenced, SegmentCorrupt
+from tailrace.errors import LogFenced
 from tailrace.log import Reader, layout
 from tailrace.log.epochs import Fence
 from tailrace.log.retention import put_reader_position, set_reader_position
 from tailrace.model import Lsn, Offset
 from tailrace.sinks.sink import REPLAY_SUFFIX
 from tailrace.storage import ObjectExists, ObjectMissing, Store
-from tailrace.streams.taken import Taken, TakenTables, moved_to, slowest, with_loaded
+from tailrace.streams.batch_record import BatchRecord, sequence_of
+from tailrace.streams.taken import slowest
 
 _KEEP: Final = 2
 _REMOVED: Final = "removed"
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRecord:
-    """Batch `sequence` delivers `(after, upto]` of `tables`, as far as each of them is not there
-    yet; or, if `load` is set, the base after which that table stands there; or, if `repair` is set,
-    the rows in the object of that key.
-
-    `tables` are as they were before it. `writer` is the run that fixed it. `selection` is what of
-    the tables' rows and columns the stream delivers, in the words of its configuration; or which
-    replay it is. `count_before` and `count_after` are how many changes its run has delivered
-    without it and with it.
-    """
-
-    sequence: int
-    after: Offset
-    upto: Offset
-    writer: str
-    tables: TakenTables = ()
-    load: Taken | None = None
-    selection: str = ""
-    repair: str = ""
-    count_before: int = 0
-    count_after: int = 0
-
-    @classmethod
-    def start(cls, sequence: int, at: Offset, writer: str) -> BatchRecord:
-        """A batch of nothing: the stream begins, or begins again, after `at`, without a table."""
-        return cls(sequence, at, at, writer)
-
-    @property
-    def is_start(self) -> bool:
-        """Whether there is nothing to deliver."""
-        return self.after == self.upto and self.load is None and not self.repair
-
-    @property
-    def outcome(self) -> TakenTables:
-        """The tables as they are when it is delivered."""
-        if self.load is not None:
-            return with_loaded(self.tables, self.load)
-        if self.repair:
-            return self.tables
-        return moved_to(self.tables, self.upto)
-
-    def to_json(self) -> bytes:
-        """As stored."""
-        value = {
-            "after": self.after.to_dict(),
-            "upto": self.upto.to_dict(),
-            "writer": self.writer,
-            "tables": [table.to_json() for table in self.tables],
-            "load": self.load and self.load.to_json(),
-            "selection": self.selection,
-            "repair": self.repair,
-            "counts": [self.count_before, self.count_after],
-        }
-        return json.dumps(value).encode()
-
-    @classmethod
-    def from_json(cls, data: bytes, *, key: str) -> BatchRecord:
-        """Read what `to_json` wrote; raises SegmentCorrupt."""
-        try:
-            value = json.loads(data)
-            counts = value.get("counts", (0, 0))
-            return cls(
-                sequence=_sequence_of(key),
-                after=Offset.from_dict(value["after"]),
-                upto=Offset.from_dict(value["upto"]),
-                writer=value["writer"],
-                tables=tuple(map(Taken.from_json, value["tables"])),
-                load=value["load"] and Taken.from_json(value["load"]),
-                selection=value["selection"],
-                repair=value["repair"],
-                count_before=counts[0],
-                count_after=counts[1],
-            )
-        except (ValueError, KeyError, TypeError) as error:
-            raise SegmentCorrupt(
-                f"{key} cannot be read", hint="restore it from a backup, or reset the stream"
-            ) from error
 
 
 class StreamRecord:
@@ -198,7 +113,7 @@ class StreamRecord:
             entry.key
             for level in (self._batches, self._done, self._repairs)
             for entry in self._store.list(level)
-            if _sequence_of(entry.key) <= last
+            if sequence_of(entry.key) <= last
         )
 
     def start(self, batch: BatchRecord) -> None:
@@ -240,7 +155,7 @@ class StreamRecord:
     def _start_over(self, writer: str) -> None:
         while entries := self._store.list(self._batches):
             at = Offset.whole(Reader(self._store).begin())
-            sequence = _sequence_of(entries[-1].key) + 1
+            sequence = sequence_of(entries[-1].key) + 1
             self.need_from(at)
             with suppress(ObjectExists):
                 self._put(BatchRecord.start(sequence, at, writer))
@@ -260,10 +175,6 @@ class StreamRecord:
             f"another pipeline delivers stream {self._stream}, or it was reset",
             hint="only one pipeline may deliver a stream: stop one of the two",
         )
-
-
-def _sequence_of(key: str) -> int:
-    return int(key.rsplit("/", 1)[-1].partition(".")[0])
 
 
 def _needed_from(position: Offset) -> Lsn:

@@ -31,7 +31,8 @@ from tailrace.model import Lsn, Offset
 from tailrace.postgres.pgoutput import relation_frame
 from tailrace.sinks import Batch, Sink
 from tailrace.storage import Store
-from tailrace.streams.record import BatchRecord, StreamRecord
+from tailrace.streams.batch_record import BatchRecord
+from tailrace.streams.record import StreamRecord
 
 _METADATA: Final = b"tailrace"
 _REPLAY: Final = "replay"

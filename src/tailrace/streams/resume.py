@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from tailrace.log import Reader
 from tailrace.model import Offset
-from tailrace.streams.record import BatchRecord, StreamRecord
+from tailrace.streams.batch_record import BatchRecord
+from tailrace.streams.record import StreamRecord
 from tailrace.streams.taken import TakenTables, matching, slowest
 
 

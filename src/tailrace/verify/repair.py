@@ -35,7 +35,8 @@ from tailrace.sinks.events import is_op, of_struct
 from tailrace.sinks.fold import fold
 from tailrace.sinks.keys import Column, Mask, find_keys, key_columns
 from tailrace.spark.selection import Selection
-from tailrace.streams.record import BatchRecord, StreamRecord
+from tailrace.streams.batch_record import BatchRecord
+from tailrace.streams.record import StreamRecord
 from tailrace.streams.repair import Repair, deliver_repair, give_repair, place_of
 from tailrace.streams.taken import Taken
 from tailrace.verify.changes import changes_between

@@ -12,7 +12,8 @@ from tailrace.log import Reader
 from tailrace.log.plan import pieces
 from tailrace.model import Lsn, Offset, Relation
 from tailrace.storage import Store
-from tailrace.streams.record import BatchRecord, StreamRecord
+from tailrace.streams.batch_record import BatchRecord
+from tailrace.streams.record import StreamRecord
 from tailrace.streams.taken import Taken, TakenTables
 
 POLL_S: Final = 0.2

@@ -29,8 +29,9 @@ from tailrace.spark.packed import PackedOptions, ReadTable
 from tailrace.spark.packing import Unpacked
 from tailrace.spark.selection import Selection
 from tailrace.storage import Store
+from tailrace.streams.batch_record import BatchRecord
 from tailrace.streams.delivery import Delivery
-from tailrace.streams.record import BatchRecord, StreamRecord
+from tailrace.streams.record import StreamRecord
 from tailrace.streams.replay.choice import choose
 from tailrace.streams.replay.pace import Pace
 from tailrace.streams.replay.reading import read_batches

@@ -25,7 +25,8 @@ from tailrace.model import Offset, Origin, Relation
 from tailrace.model.change import ORIGIN
 from tailrace.sinks import Batch, Holds, Load, Sink
 from tailrace.spark.fit import fitted
-from tailrace.streams.record import BatchRecord, StreamRecord
+from tailrace.streams.batch_record import BatchRecord
+from tailrace.streams.record import StreamRecord
 from tailrace.streams.repair import deliver_repair, give_replayed
 from tailrace.streams.replay.later_changes import LaterChanges, LaterKeys
 from tailrace.streams.replay.newest import newest_rows
