@@ -20,7 +20,7 @@ from tailrace.sinks import Batch
 from tailrace.sinks.console import ConsoleSink
 from tailrace.sinks.memory import MemorySink
 from tailrace.storage import FileStore
-from tailrace.streams import Stream, pipeline, running
+from tailrace.streams import Stream, pipeline, setbacks
 from tailrace.streams.record import StreamRecord
 from tailrace.streams.upkeep import Upkeep
 from tests.capture.running import wait_until
@@ -144,7 +144,7 @@ def test_unknown_failure_is_tried_again_so_often_and_no_more(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(running, "UNKNOWN_FAILURES_MAX", 1)
+    monkeypatch.setattr(setbacks, "UNKNOWN_FAILURES_MAX", 1)
     sink = BadSink(MemorySink(), ZeroDivisionError("a bug"))
     tried_before = sink.times
     with RunningPipeline(spark, log.store, tmp_path, stream(STREAM, sink)) as at_work:

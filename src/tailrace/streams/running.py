@@ -11,15 +11,13 @@ import secrets
 import threading
 from functools import partial
 from pathlib import Path
-from random import Random
 from typing import Final
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tailrace.backoff import Backoff
 from tailrace.control.stream_reports import Tally
-from tailrace.errors import LogError, LogFenced, StoreError, TailraceError
+from tailrace.errors import LogError, LogFenced, StoreError
 from tailrace.log import Reader
 from tailrace.log.bases import newest_bases
 from tailrace.log.epochs import Fence, take_epoch
@@ -35,16 +33,12 @@ from tailrace.streams.relay import Relay
 from tailrace.streams.replay.look import ReplayLookout
 from tailrace.streams.replay.run import Replaying
 from tailrace.streams.resume import Resume, resume
+from tailrace.streams.setbacks import Setbacks
 from tailrace.streams.starts import Starts
 from tailrace.streams.stream import Stream, StreamState
 from tailrace.streams.tallying import Tallying
 
 logger = logging.getLogger(__name__)
-
-UNKNOWN_FAILURES_MAX: Final = 8
-"""So often in a row, without a batch delivered between, is something tried again of which nobody
-has said that it may pass.
-"""
 
 STEADY_S: Final = 20.0
 """A query that has run this long is healthy, even if there was nothing to deliver."""
@@ -81,7 +75,7 @@ class RunningStream:
         self._turn = threading.Lock()
         replaying = Replaying(stream, store, self._turn)
         self._replays = ReplayLookout(store, stream.name, replaying)
-        self._backoff = Backoff(Random())
+        self._setbacks = Setbacks(stream.name)
         self._preparation: Preparation | None = None
         self._query: StreamingQuery | None = None
         self._delivery: Delivery | None = None
@@ -91,10 +85,6 @@ class RunningStream:
         self._look_at = 0.0
         self._sink: Sink | None = None
         self._started_at = 0.0
-        self._again_at = 0.0
-        self._unknown_failures = 0
-        self._error: TailraceError | None = None
-        self._is_stopped = False
 
     @property
     def state(self) -> StreamState:
@@ -103,8 +93,8 @@ class RunningStream:
         return StreamState(
             self._stream.name,
             delivery.delivered if delivery is not None else None,
-            self._error,
-            self._is_stopped,
+            self._setbacks.error,
+            self._setbacks.is_final,
             delivery.tables if delivery is not None else (),
             self._replays.is_at_work,
         )
@@ -121,7 +111,7 @@ class RunningStream:
 
     def step(self, now: float) -> None:
         """Prepare, start the query, notice its end, or wait: whatever is due."""
-        if self._is_stopped or self.is_fenced:
+        if self._setbacks.is_final or self.is_fenced:
             return
         if not self._node or self._fence is not None:
             self._replays.step(now, self._fence or Fence(self._store, self._stream.name, 0))
@@ -129,7 +119,7 @@ class RunningStream:
             if self._preparation.is_over and self._may_begin(self._preparation, now):
                 self._prepared(now)
         elif self._query is None:
-            if now >= self._again_at:
+            if self._setbacks.is_over(now):
                 self._preparation = Preparation(self._prepare, name=self._stream.name)
         else:
             self._watch(self._query, now)
@@ -203,7 +193,8 @@ class RunningStream:
         assert delivery is not None and self._at is not None
         if not delivery.tables and self._at.first_end is None:
             # No table has a base yet: a query would have nothing to read.
-            self._again_at, self._error = now + LOOK_S, None
+            self._setbacks.cleared()
+            self._setbacks.try_at(now + LOOK_S)
             return
         options = read_options(stream, self._store.url, delivery, self._at)
         self._relay = relay = Relay(delivery.deliver)
@@ -231,7 +222,7 @@ class RunningStream:
             if self._lookout.finds_others(self._delivery.tables):
                 # If what was under way has failed, it comes again.
                 self._halt()
-                self._again_at = now
+                self._setbacks.try_at(now)
         except LogError as error:
             self._halt()
             self._failed(failure_of(error), now, cause=error)
@@ -239,10 +230,9 @@ class RunningStream:
     def _note_health(self, now: float) -> None:
         assert self._delivery is not None
         if self._delivery.delivered.batch_count or now - self._started_at > STEADY_S:
-            self._backoff.reset()
-            self._unknown_failures = 0
+            self._setbacks.passed()
             if self._query is not None and self._query.isActive:
-                self._error = None
+                self._setbacks.cleared()
 
     def _ended(self, query: StreamingQuery, now: float) -> None:
         assert self._relay is not None
@@ -252,23 +242,13 @@ class RunningStream:
         self._failed(failure, now, cause=raised)
 
     def _failed(self, failure: Failure, now: float, *, cause: BaseException | None) -> None:
-        name, error = self._stream.name, failure.error
         self._tallying.failed()
-        if isinstance(error, LogFenced) and self._fence is not None:
+        if isinstance(failure.error, LogFenced) and self._fence is not None:
             self._fenced(self._fence, now)
             return
-        is_news = self._error is None or str(self._error) != str(error)
-        self._error = error
-        self._unknown_failures += not failure.is_known
-        trace = None if failure.is_known else cause
-        if not error.retry or self._unknown_failures > UNKNOWN_FAILURES_MAX:
-            self._is_stopped = True
+        self._setbacks.failed(failure, now, cause=cause)
+        if self._setbacks.is_final:
             self.stop()
-            logger.error("stream stopped stream=%s error=%s", name, error, exc_info=trace)
-            return
-        self._again_at = now + self._backoff.next_s()
-        if is_news:
-            logger.warning("stream interrupted stream=%s error=%s", name, error, exc_info=trace)
 
     def _fenced(self, fence: Fence, now: float) -> None:
         """Stand by if another pipeline has the stream. If none has, a number was taken by the one
@@ -283,4 +263,4 @@ class RunningStream:
             self.stop()
             logger.warning("stream left to another stream=%s reason=%s", self._stream.name, error)
             return
-        self._again_at = now + self._backoff.next_s()
+        self._setbacks.try_later(now)
