@@ -225,8 +225,8 @@ MUTANTS: Final = (
     Mutant(
         "a fold answers for what it has missed",
         "log/wanted.py",
-        "read_base(store, oid, newest).generation",
-        "read_base(store, oid, newest).position",
+        "read_base(store, mark.oid, newest).generation",
+        "read_base(store, mark.oid, newest).position",
         ("tests/log/test_wanted.py",),
     ),
     Mutant(

@@ -36,6 +36,20 @@ SINK_MUTANTS: Final = (
         ("tests/sinks/queue/test_copies.py",),
     ),
     Mutant(
+        "a table forgets that it waits because of a lost slot",
+        "log/wanted.py",
+        "    if _waits_for_slot(store, wanted.oid):\n",
+        "    if not wanted.reason:\n",
+        ("tests/log/test_wanted.py",),
+    ),
+    Mutant(
+        "a stream is healthy before it has the base that a lost slot made due",
+        "streams/observing.py",
+        "t.generation < lost.get(t.oid, t.generation)",
+        "t.oid not in lost and t.generation < lost.get(t.oid, t.generation)",
+        ("tests/streams/test_control.py",),
+    ),
+    Mutant(
         "a pipeline that was fenced leads again without the lock",
         "streams/leading.py",
         "            self._presumed.discard(name)\n",

@@ -117,6 +117,7 @@ def test_secret_of_another_sink_is_a_reference(tmp_path: Path) -> None:
     for text in ("{type: webhook, url: '${HOOK}'}", "{type: postgres, dsn: '${DSN}'}"):
         assert read_other_sink(text, tmp_path, environ)
     literal = ["{type: webhook, url: 'http://h/'}", "{type: postgres, dsn: 'host=h'}"]
+    literal.append(f"{{type: webhook, url: '${{HOOK}}', dead_letter_queue: {literal[0]}}}")
     for text in [*literal, "{type: webhook, url: '${HOOK}', secret: '${S:-pw}'}"]:
         with pytest.raises(ConfigError, match="is a secret"):
             read_other_sink(text, tmp_path, environ)
