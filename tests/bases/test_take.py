@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -27,11 +28,13 @@ from tailrace.postgres.session import connect
 from tailrace.status.under_way import bases_under_way
 from tailrace.storage import FileStore, Store
 from tests.bases.oracle import assert_equal, base_rows
+from tests.bases.process import weigh
 from tests.bases.taking import PATIENT, captured, oid_of, take
 from tests.capture.oracle import read_changes
 from tests.capture.running import NAMES, Running, settings, wait_caught_up, wait_until
 from tests.compaction.process import here
-from tests.server import Database
+from tests.nursery import start
+from tests.server import Database, newest_version
 
 
 def test_a_filled_table_gets_a_base_and_the_changes_after_it_apply(
@@ -364,6 +367,22 @@ def test_progress_is_shown_here_and_in_postgres(
         take(database.dsn, store, show=show)
     assert seen[-1] == (1000, 1.0) and seen == sorted(seen)
     assert {"tailrace base 100% public.t", "100% public.t"} <= names
+
+
+@newest_version
+def test_f045_memory_of_a_base_does_not_follow_the_table(
+    database: Database, source: psycopg.Connection, store: FileStore, tmp_path: Path
+) -> None:
+    source.execute("CREATE TABLE large (id int PRIMARY KEY, v text)")
+    source.execute("INSERT INTO large SELECT g, repeat('x', 1500) FROM generate_series(1, 32000) g")
+    output = tmp_path / "said"
+    with captured(database, store, source, "t", "large"):
+        oids = [str(oid_of(source, table)) for table in ("t", "large")]
+        start(weigh, database.dsn, store.url, *oids, failpoint="", output=output).join()
+    base = newest_bases(store)[int(oids[1])]
+    assert (base.row_count, len(base.parts) > 30) == (32_000, True)
+    # The table has 48 MB.
+    assert int(output.read_text()) < 32_000_000
 
 
 @pytest.mark.parametrize("seed", range(3))

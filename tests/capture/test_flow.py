@@ -31,6 +31,7 @@ from tests.capture.running import (
     wait_until,
 )
 from tests.log.faulty_store import WatchedStore
+from tests.memory import peak_bytes
 from tests.server import Database, ServerFactory, both_versions
 
 FLOOD_S = float(os.environ.get("FLOOD_S", "6"))
@@ -380,10 +381,10 @@ def test_f045_a_transaction_larger_than_memory_passes_through_in_parts(
         fill = "INSERT INTO t SELECT g, repeat('x', 150) || g FROM generate_series(%s, %s::int) g"
         source.execute(fill, [1, 40_000])
         capture.wait_caught_up(source)
-        before = _peak_bytes(capture.pid)
+        before = peak_bytes(capture.pid)
         source.execute(fill, [40_001, 40_000 + HUGE_ROWS])
         capture.wait_caught_up(source)
-        peak = _peak_bytes(capture.pid)
+        peak = peak_bytes(capture.pid)
         grown = peak - before
         assert capture.terminate() == 0, capture.said()
     *_, huge = Reader(store).walk(Offset.whole(0))
@@ -394,10 +395,3 @@ def test_f045_a_transaction_larger_than_memory_passes_through_in_parts(
     assert peak < 512 << 20
     *_, verification = verify(store)
     assert verification.problems == [] and verification.change_count == 40_000 + HUGE_ROWS
-
-
-def _peak_bytes(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    raise AssertionError("no VmHWM")

@@ -7,10 +7,13 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import pyarrow as pa
+import pytest
 
-from tailrace.compaction import Compactor
-from tailrace.storage import open_store
+from tailrace.compaction import Compactor, rewriting
+from tailrace.spark import planning
+from tailrace.storage import MemoryStore, open_store
+from tests.memory import peak_bytes
+from tests.spark.made_log import MadeLog, Table
 
 
 def here(task: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
@@ -23,14 +26,23 @@ def main(url: str) -> None:
     Compactor(open_store(url), here).compact()
 
 
-def weigh(url: str, step_bytes: str) -> None:
-    """Compact it, and say how much memory Arrow has had at most, and how large a task has been."""
+def weigh(url: str) -> None:
+    """Compact it, all in pieces of little more than 1 MB; say by how much the process has grown
+    since it has loaded everything, and how large a task has been.
+    """
     sizes = [0]
 
     def weighed(task: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         sizes.append(len(pickle.dumps(task)))
         return here(task, items)
 
-    Compactor(open_store(url), weighed, step_bytes=int(step_bytes)).compact()
-    sys.stdout.write(f"{pa.default_memory_pool().max_memory()} {max(sizes)}\n")
+    log = MadeLog(MemoryStore())
+    log.insert(Table(), 1)
+    Compactor(log.store, here).compact()
+    before = peak_bytes()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rewriting, "PART_BYTES", 1 << 20)
+        patch.setattr(planning, "PARTITION_BYTES", 1 << 20)
+        Compactor(open_store(url), weighed, step_bytes=3 << 20).compact()
+    sys.stdout.write(f"{peak_bytes() - before} {max(sizes)}\n")
     sys.stdout.flush()

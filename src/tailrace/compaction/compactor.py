@@ -19,7 +19,7 @@ from typing import Final
 from tailrace.compaction.folding import Folded, fold_texts
 from tailrace.compaction.range import Range, foldable, wanted
 from tailrace.compaction.rewriting import Rewritten, groups, put_fresh, rewrite
-from tailrace.compaction.running import Run
+from tailrace.compaction.running import Run, give_back
 from tailrace.compaction.steps import in_steps
 from tailrace.compaction.texts import as_texts
 from tailrace.decode import TableChanges
@@ -174,6 +174,7 @@ class Compactor:
                 )
             stretch += len(numbered)
             fresh = put_fresh(self._store, identity, folded, stretch=stretch)
+            give_back()
             parts = (*(part for each in done for part in each.parts), *fresh)
             relation, stretch = newer.relation, stretch + 1
         return parts
@@ -193,4 +194,6 @@ def _rewrite(
     numbered: tuple[int, tuple[BasePart, ...]],
 ) -> Rewritten:
     """A task, on any machine."""
-    return rewrite(worker_store(url), identity, as_texts(relation), folded, numbered)
+    done = rewrite(worker_store(url), identity, as_texts(relation), folded, numbered)
+    give_back()
+    return done

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, TypeVar
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 Item = TypeVar("Item")
@@ -22,3 +23,8 @@ def on_spark(spark: SparkSession) -> Run:
         return spark.sparkContext.parallelize(items, len(items)).map(task).collect()
 
     return run
+
+
+def give_back() -> None:
+    """Of what a step or a task has had: a process lives on, and Arrow would keep as much again."""
+    pa.default_memory_pool().release_unused()
