@@ -127,7 +127,7 @@ def test_a_flipped_bit_in_a_part_is_found() -> None:
 
 
 @pytest.mark.parametrize("is_regular", [True, False])
-def test_a_part_is_compressed_if_that_saves_a_third(is_regular: bool) -> None:
+def test_a_part_is_compressed_if_that_saves_half(is_regular: bool) -> None:
     random = Random(7)
     notes = [b"paid" * 8 if is_regular else random.randbytes(32) for _ in range(99)]
     lines = [b"%d\t%s" % (number, note) for number, note in enumerate(notes)]
