@@ -10,8 +10,11 @@ import psycopg
 import pytest
 
 from tailrace.errors import ConfigError, LogError, SinkError, SourceError
+from tailrace.log.bases import newest_positions
+from tailrace.log.wanted import wanted_bases
 from tailrace.spark.selection import Selection
 from tailrace.verify import standing
+from tests.bases.taking import take
 from tests.server import Database, both_versions, older_version
 from tests.verify.flow import FILL, Flow, Watched, flowing
 
@@ -27,14 +30,16 @@ def test_what_was_delivered_is_equal_and_told(database: Database, tmp_path: Path
 
 
 @both_versions
-def test_what_is_not_delivered_yet_is_folded_from_the_log(
+def test_f050_what_is_not_delivered_yet_is_folded_from_the_log(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(standing, "STALLED_S", 0.0)
     table = "CREATE TABLE things (id bigint PRIMARY KEY, label text, ratio float8, big text)"
     with flowing(database, tmp_path, table) as flow:
         document = "(SELECT string_agg(md5(i::text), '') FROM generate_series(1, 400) AS i)"
-        flow.deliver(FILL, f"UPDATE things SET big = {document} WHERE id < 30")
+        # The last one does not send what is large, and all are one batch for an empty target.
+        large = f"UPDATE things SET big = {document} WHERE id < 30"
+        flow.deliver(FILL, large, "UPDATE things SET ratio = 1 WHERE id < 40")
         flow.execute(
             "UPDATE things SET label = 'only this is sent' WHERE id < 10",
             "UPDATE things SET id = id + 1000 WHERE id = 20",
@@ -48,6 +53,24 @@ def test_what_is_not_delivered_yet_is_folded_from_the_log(
         assert (result.equal, result.source_rows, result.lake_rows) == (True, 1, 1), result
         flow.deliver()
         assert flow.table().equal
+
+
+@both_versions
+def test_f022_f061_a_table_that_is_read_anew_leaves_no_row_of_before_in_the_lake(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tailrace.capture.housekeeping.TABLES_INTERVAL_S", 0.1)
+    with flowing(database, tmp_path) as flow:
+        flow.deliver(FILL)
+        flow.execute(
+            "ALTER PUBLICATION tailrace_main SET TABLE things WHERE (id < 100)",
+            "DELETE FROM things WHERE id > 400",
+        )
+        flow.capture.wait_until(lambda: wanted_bases(flow.store, newest_positions(flow.store)))
+        take(database.dsn, flow.store)
+        flow.deliver("INSERT INTO things VALUES (401, 'later')")
+        result = flow.table()
+        assert (result.equal, result.source_rows, result.lake_rows) == (True, 401, 401), result
 
 
 def _write(database: Database, number: int, stop: threading.Event) -> None:
