@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 import psycopg
 import pytest
 from psycopg import sql
 
-from tailrace.errors import SourceError
+from tailrace.errors import SourceError, SourceGap
 from tailrace.log.bases import newest_positions
 from tailrace.log.wanted import wanted_bases
 from tailrace.postgres.barrier import Barrier
@@ -20,14 +19,9 @@ from tailrace.postgres.slot import drop_slot
 from tailrace.storage import FileStore
 from tests.capture.oracle import assert_equal, read_changes
 from tests.capture.running import Running, hybrid, settings, wait_caught_up
-from tests.server import VERSIONS, Database, Servers
+from tests.server import Database, both_versions
 
-
-@pytest.fixture(params=VERSIONS, ids=lambda version: f"pg{version}")
-def database(request: pytest.FixtureRequest, source_servers: Servers) -> Iterator[Database]:
-    """A fresh database on each version."""
-    with source_servers(request.param).database() as fresh:
-        yield fresh
+pytestmark = both_versions
 
 
 @pytest.fixture(autouse=True)
@@ -188,6 +182,32 @@ def test_f052_a_table_that_loses_its_key_is_set_aside_and_comes_back(
         source.execute("ALTER TABLE t ADD PRIMARY KEY (id)")
         capture.wait_until(lambda: published(source) == {("tailrace_main", "t")})
         assert not has_control_schema(source)
+
+
+def test_f061_a_row_filter_that_someone_adds_is_taken_out_again(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    with Running(settings(database.dsn, hybrid=hybrid("auto")), store) as capture:
+        capture.wait_for_stream()
+        source.execute("INSERT INTO t VALUES (1, 'a')")
+        source.execute("ALTER PUBLICATION tailrace_main SET TABLE t WHERE (id > 5)")
+        capture.wait_until(lambda: wanted_bases(store, newest_positions(store)))
+        capture.wait_until(lambda: published(source) == {("tailrace_main", "t")})
+        query = "SELECT count(*) FROM pg_publication_rel WHERE prqual IS NOT NULL"
+        assert source.execute(query).fetchone() == (0,)
+
+
+def test_f061_a_buffer_that_someone_takes_out_of_its_publication_ends_capture(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    told = settings(database.dsn, hybrid=hybrid("auto", tables={"public.t": "trigger"}))
+    source.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    with Running(told, store) as capture:
+        capture.wait_until(lambda: len(published(source)) == 2)
+        (name,) = [table for _, table in published(source) if table.startswith("changes")]
+        drop = sql.SQL("ALTER PUBLICATION tailrace_main_buffers DROP TABLE tailrace_changes.{}")
+        source.execute(drop.format(sql.Identifier(name)))
+        capture.fails_with(SourceGap)
 
 
 def test_f082_a_zombie_cannot_pass_the_barrier(
