@@ -222,7 +222,7 @@ def test_a_holder_that_is_ended_means_another_snapshot(
 def test_f025_who_stands_in_the_way_is_named_and_the_wait_is_bounded(
     database: Database, source: psycopg.Connection, store: FileStore
 ) -> None:
-    limits = replace(PATIENT, try_ms=100, wait_s=0.5)
+    limits = replace(PATIENT, try_ms=100, wait_s=0.2)
     lines: list[str] = []
     with captured(database, store, source, "t"), database.connect() as writer:
         with writer.transaction():
@@ -261,8 +261,12 @@ def test_f017_f019_a_long_transaction_that_crosses_the_beginning_is_not_seen_in_
 
 
 def test_two_at_once_are_refused(
-    database: Database, source: psycopg.Connection, store: FileStore
+    database: Database,
+    source: psycopg.Connection,
+    store: FileStore,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("tailrace.bases.take.LOCK_S", 0.3)
     with captured(database, store, source, "t"):
         errors: list[SourceError] = []
 
