@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from tailrace.errors import ConfigError
 from tailrace.spark.java import find_java
+from tailrace.spark.python import worker_environment, worker_python
 
 _LOOPBACK = "127.0.0.1"
 
@@ -59,6 +59,12 @@ Measured: the optimising compiler takes as much of the processor as all of that,
 million changes and longer.
 """
 
+_PLAIN_PLANS = {
+    # Its rows are few and large, so a class that is compiled for a plan never pays.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
 
 def spark_session(
     *,
@@ -82,6 +88,7 @@ def spark_session(
     if master is not None and master.startswith("local"):
         options |= _local_options(work_dir)
         if not packages:
+            options |= _PLAIN_PLANS
             options["spark.driver.extraJavaOptions"] += _PLAIN_COMPILER
     options |= settings or {}
     with _launch_environment(master), _signals_kept():
@@ -99,8 +106,8 @@ def _local_options(work_dir: Path | None) -> dict[str, str]:
     log_config = Path(__file__).with_name("log4j2.properties").as_uri()
     options = {
         **_LOCAL_SETTINGS,
-        "spark.pyspark.python": sys.executable,
-        "spark.pyspark.driver.python": sys.executable,
+        "spark.pyspark.python": worker_python(),
+        "spark.pyspark.driver.python": worker_python(),
         "spark.driver.extraJavaOptions": f'"-Dlog4j2.configurationFile={log_config}"',
     }
     if work_dir is None:
@@ -134,8 +141,7 @@ def _launch_environment(master: str | None) -> Iterator[None]:
         return
     variables = find_java().environment()
     if master is not None and master.startswith("local"):
-        variables["PYSPARK_PYTHON"] = sys.executable
-        variables["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        variables |= worker_environment()
         variables["SPARK_LOCAL_IP"] = _LOOPBACK  # where the UI listens
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
