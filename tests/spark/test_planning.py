@@ -43,7 +43,7 @@ def _ends(log: MadeLog, time: _Time | None = None, counts: Counter[str] | None =
 
 
 def _piece(number: int, size: int) -> Piece:
-    return Piece(f"segments/{number}", ORIGIN, Offset.whole(Lsn(number)), size)
+    return Piece(f"segments/{number}", ORIGIN, Offset.whole(Lsn(number)), size, "writer")
 
 
 def test_idle_query_asks_the_store_little() -> None:

@@ -45,12 +45,16 @@ class OpenPart:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Something to fetch and decode alone: a segment or a part, and the range wanted of it."""
+    """Something to fetch and decode alone: a segment or a part, and the range wanted of it.
+
+    A `writer` puts one object at most under a name, so two pieces that are equal hold the same.
+    """
 
     key: str
     after: Offset
     upto: Offset
     data_bytes: int
+    writer: str
     part: OpenPart | None = None
 
 
@@ -93,7 +97,7 @@ def pieces(reader: Reader, after: Offset, upto: Offset, *, wanted: Wanted) -> It
             if header.parts:
                 yield from _part_pieces(header, start, end)
             else:
-                yield Piece(link.key, start, end, header.data_bytes)
+                yield Piece(link.key, start, end, header.data_bytes, header.writer)
         if end == upto:
             return
     tip = reader.tip()
@@ -194,5 +198,6 @@ def _part_pieces(header: Header, after: Offset, upto: Offset) -> Iterator[Piece]
                 max(after, just_before(first)),
                 min(upto, last),
                 part.data_bytes,
+                header.writer,
                 transaction,
             )

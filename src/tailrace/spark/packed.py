@@ -29,9 +29,11 @@ from tailrace.spark.planning import (
     BatchEnds,
     LogPartition,
     decode_pieces,
+    keep_imports,
     partitions,
     worker_store,
 )
+from tailrace.spark.recent import shared
 from tailrace.spark.selection import EVERYTHING, Selection
 from tailrace.storage import Store, open_store
 
@@ -160,15 +162,26 @@ class PackedStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs on an executor."""
-        from tailrace.spark.packing import changes_row, range_row
+        from tailrace.spark.packing import range_row
 
         assert isinstance(partition, PackedPartition)
         with one_line_errors():
             if partition.upto is not None:
                 yield range_row(partition.after, partition.upto)
-            store = worker_store(self._options.log)
-            for changes in self.changes(store, partition, partition.after):
-                yield changes_row(changes)
+            yield from shared(self._made_of(partition), lambda: self._rows(partition))
+            keep_imports()
+
+    def _rows(self, partition: PackedPartition) -> Iterator[pa.RecordBatch]:
+        from tailrace.spark.packing import changes_row
+
+        store = worker_store(self._options.log)
+        return map(changes_row, self.changes(store, partition, partition.after))
+
+    def _made_of(self, partition: PackedPartition) -> object:
+        """All that the rows of a part of a batch depend on."""
+        options = self._options
+        names = tuple(self._names(partition.after).items())
+        return options.log, partition.pieces, names, str(options.selection), options.between_us
 
     def changes(
         self, store: Store, partition: LogPartition, after: Offset
@@ -187,9 +200,12 @@ class PackedStreamReader(DataSourceStreamReader):
         between_us = self._options.between_us
         return changes if between_us is None else committed_between(changes, *between_us)
 
-    def _wanted(self, after: Offset) -> Wanted:
+    def _names(self, after: Offset) -> dict[int, str]:
         """The tables that are read in a batch which begins there."""
-        names = {table.oid: table.name for table in self._options.tables if table.after <= after}
+        return {table.oid: table.name for table in self._options.tables if table.after <= after}
+
+    def _wanted(self, after: Offset) -> Wanted:
+        names = self._names(after)
 
         def wanted(relation: Relation) -> bool:
             return names.get(relation.oid) == relation.qualified

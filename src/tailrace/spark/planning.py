@@ -6,12 +6,14 @@ imported where it is used, on the executors: it doubles the time that such a pro
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 PARTITION_BYTES: Final = 8 << 20
 """About how much one task decodes; a merged segment that is larger is one task's."""
+
+_WAL_FILE_BYTES: Final = 16 << 20
 
 POLL_S: Final = 0.1
 """How often an idle query looks for the one object that would be new. Spark asks far more often,
@@ -47,16 +51,25 @@ class LogPartition(InputPartition):
 
 
 def partitions(pieces: Iterable[Piece]) -> list[LogPartition]:
-    """Group pieces into tasks, in order; at least one, as Spark would make up one of its own."""
+    """Group pieces into tasks, in order; at least one, as Spark would make up one of its own.
+
+    A group also ends where a file of the WAL does: so batches of several streams that begin at
+    different places have most of their groups in common.
+    """
     groups: list[list[Piece]] = [[]]
     size = 0
     for piece in pieces:
-        if groups[-1] and size + piece.data_bytes > PARTITION_BYTES:
+        is_full = size + piece.data_bytes > PARTITION_BYTES
+        if groups[-1] and (is_full or _wal_file(piece) != _wal_file(groups[-1][-1])):
             groups.append([])
             size = 0
         groups[-1].append(piece)
         size += piece.data_bytes
     return [LogPartition(tuple(group)) for group in groups]
+
+
+def _wal_file(piece: Piece) -> int:
+    return piece.after.commit_lsn // _WAL_FILE_BYTES
 
 
 def decode_pieces(
@@ -104,6 +117,16 @@ def worker_store(url: str) -> Store:
     connections are worth keeping.
     """
     return open_store(url)
+
+
+@cache
+def keep_imports() -> None:
+    """Spark's workers collect garbage after every task and look at all that was ever imported: 20
+    ms, more than a small task takes. What is there by now stays there, and is not looked at.
+    """
+    if TaskContext.get() is not None:
+        gc.collect()
+        gc.freeze()
 
 
 class BatchEnds:
