@@ -22,6 +22,8 @@ from bench import (
     capture,
     decode,
     drain,
+    failover,
+    fanout,
     growth,
     handover,
     latency,
@@ -45,6 +47,8 @@ BENCHMARKS: Final[dict[str, Callable[[Workbench], Report]]] = {
     "decode": decode.run,
     "drain": drain.run,
     "pipeline": pipeline.run,
+    "fanout": fanout.run,
+    "failover": failover.run,
     "growth": growth.run,
     "upsert": upsert.run,
     "sinks": sinks.run,
@@ -78,7 +82,7 @@ def main() -> int:
 
 def _run(name: str, options: Options, machine: Machine, console: Console) -> bool:
     console.rule(name)
-    cores = pipeline.CORES if name in ("pipeline", "replay") else machine.cores
+    cores = pipeline.CORES if name in ("pipeline", "fanout", "replay") else machine.cores
     with limited_to_cores(cores), own_server(options) as server:
         found = versions(server_version(server.dsn))
         report = BENCHMARKS[name](Workbench(options, server, console))

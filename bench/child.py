@@ -98,6 +98,11 @@ class Child:
         with suppress(BrokenPipeError):
             self._process.stdin.close()
 
+    def kill(self) -> None:
+        """End the program as a crash does, with all that it has started."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
     def stop(self, *, patient: bool = True) -> None:
         """Ask the program to end, then make it."""
         assert self._process.stdout is not None

@@ -181,8 +181,8 @@ def start_replication(dsn: str, slot: str, publication: str) -> pq.abc.PGconn:
     return connection
 
 
-_HEADER_BYTES: Final = 25
-_ROW_TAGS: Final = frozenset(b"IUD")
+HEADER_BYTES: Final = 25
+ROW_TAGS: Final = frozenset(b"IUD")
 
 
 def _survey(dsn: str, slot: str, publication: str, until: Lsn) -> Backlog:
@@ -198,11 +198,11 @@ def _survey(dsn: str, slot: str, publication: str, until: Lsn) -> Backlog:
         if message[0] != ord("w"):
             continue
         frames += 1
-        frame_bytes += size - _HEADER_BYTES
-        if message[_HEADER_BYTES] in _ROW_TAGS:
+        frame_bytes += size - HEADER_BYTES
+        if message[HEADER_BYTES] in ROW_TAGS:
             changes += 1
-        elif message[_HEADER_BYTES] == ord("C"):
-            end = int.from_bytes(message[_HEADER_BYTES + 10 : _HEADER_BYTES + 18], "big")
+        elif message[HEADER_BYTES] == ord("C"):
+            end = int.from_bytes(message[HEADER_BYTES + 10 : HEADER_BYTES + 18], "big")
             position = max(position, end)
     connection.finish()
     return Backlog(changes, frames, frame_bytes, Lsn(end))

@@ -7,12 +7,12 @@ and `done` when it has delivered up to `end`.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from pathlib import Path
 
 from bench.programs.talk import say, stop_with_parent, task
+from bench.programs.usage import session_memory_mb
 from tailrace.sinks import open_sink
 from tailrace.spark.session import spark_session
 from tailrace.storage import open_store
@@ -55,25 +55,8 @@ def _watch(pipeline: Pipeline, positions: list[tuple[str, int]], stop: threading
             at=time.monotonic(),
             batches=delivered.batch_count,
             changes=delivered.change_count,
-            memory_mb=_session_memory_mb(),
+            memory_mb=session_memory_mb(),
         )
-
-
-def _session_memory_mb() -> float:
-    """The sum of the most memory that each process of this session ever had: driver, JVM, workers.
-
-    Pages that workers share with the process they were forked from count more than once.
-    """
-    ours = os.getsid(0)
-    total_kb = 0
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            if os.getsid(int(status.parent.name)) == ours:
-                found = [line for line in status.read_text().splitlines() if "VmHWM" in line]
-                total_kb += int(found[0].split()[1]) if found else 0
-        except (ProcessLookupError, FileNotFoundError):
-            continue  # it has just ended
-    return total_kb * 1024 / 1e6
 
 
 if __name__ == "__main__":

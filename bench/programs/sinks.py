@@ -49,10 +49,15 @@ class Sinks:
     seconds: dict[str, dict[str, list[float]]] = field(default_factory=dict)
 
     def compare(
-        self, name: str, ours: Callable[[], None], plain: Callable[[], None], rounds: int
+        self,
+        name: str,
+        ours: Callable[[], None],
+        plain: Callable[[], None],
+        rounds: int,
+        **others: Callable[[], None],
     ) -> None:
-        """Time both, in turns."""
-        sides = {"ours": ours, "plain": plain}
+        """Time both, and others, in turns."""
+        sides = {"ours": ours, "plain": plain, **others}
         found = self.seconds[name] = {side: [] for side in sides}
         for _ in range(rounds):
             for side, act in sides.items():

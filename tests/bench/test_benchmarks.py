@@ -13,6 +13,8 @@ from bench import (
     capture,
     decode,
     drain,
+    failover,
+    fanout,
     growth,
     latency,
     pipeline,
@@ -44,7 +46,7 @@ def workbench(postgres: Server, tmp_path: Path) -> Workbench:
     "run",
     [
         *(base.run, capture.run, latency.run, decode.run, drain.run, growth.run, upsert.run),
-        *(verify.run, trigger_overhead.run, sinks.run, replay.run),
+        *(verify.run, trigger_overhead.run, sinks.run, replay.run, failover.run, fanout.run),
     ],
 )
 def test_benchmark_measures_every_line(

@@ -1,0 +1,85 @@
+"""`fanout`: what five streams on one log cost, beside one.
+
+Every stream delivers every change of four tables to Delta tables of its own, so nothing that a sink
+does is shared. Both sides run in one pipeline process, in turns; the log is there already, so
+Postgres and capture, which are the same for both, take no part.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from bench.child import Child
+from bench.pipeline import CORES, prepare_shop
+from bench.report import Bound, Line, Report, ratio_line
+from bench.sides import Reading
+from bench.source import Backlog, Source
+from bench.workbench import Workbench
+from bench.workload import SHOP_TABLES
+
+STREAM_COUNT: Final = 5
+COST_MAX: Final = 3.0
+_SINK: Final = {"type": "delta", "mode": "append"}
+
+
+def run(workbench: Workbench) -> Report:
+    """Measure; without a round that only warms up if in a hurry."""
+    options = workbench.options
+    changes, warm_ups = options.rows // 2, 0 if options.quick else 1
+    readings: dict[int, list[Reading]] = {1: [], STREAM_COUNT: []}
+    with workbench.source("fanout") as source:
+        workbench.say(f"writing a log of {changes:,} changes")
+        warm, backlog = prepare_shop(source, changes)
+        task = {
+            "early_log": str(source.new_log()),
+            "whole_log": str(_whole_log(source, backlog)),
+            "directory": str(source.directory / "streams"),
+            "cores": CORES,
+            "sink": _SINK,
+            "ready_at": int(warm.end),
+            "end": int(backlog.end),
+            "rounds": options.rounds + warm_ups,
+            "stream_counts": list(readings),
+        }
+        with Child("fanout", task, log=source.directory / "fanout.log") as child:
+            for event in child.events_until("done"):
+                if event["event"] == "run" and event["round"] >= warm_ups:
+                    reading = _reading(event, backlog)
+                    readings[event["streams"]].append(reading)
+                    workbench.say(
+                        f"{reading.side}: {reading.seconds:.2f} s, {reading.cpu_s:.2f} s of CPU"
+                    )
+    return Report(
+        "fanout",
+        [
+            _line("time", [[each.seconds for each in side] for side in readings.values()], backlog),
+            _line("CPU", [[each.cpu_s for each in side] for side in readings.values()], backlog),
+        ],
+        [each.sample() for side in readings.values() for each in side],
+        {"changes": backlog.changes, "tables": len(SHOP_TABLES), "cores": CORES, "sink": _SINK},
+    )
+
+
+def _whole_log(source: Source, backlog: Backlog) -> Path:
+    log = source.new_log()
+    with source.capture("socket", backlog.changes, log=log) as child:
+        child.event("done")
+    return log
+
+
+def _reading(event: dict[str, Any], backlog: Backlog) -> Reading:
+    side = f"{event['streams']} streams"
+    return Reading(side, "log", backlog.changes, event["seconds"], event["cpu_s"])
+
+
+def _line(what: str, seconds: list[list[float]], backlog: Backlog) -> Line:
+    one, several = ([each * 1e6 / backlog.changes for each in side] for side in seconds)
+    return ratio_line(
+        f"{STREAM_COUNT} streams, {what} per change",
+        "µs",
+        several,
+        one,
+        Bound(COST_MAX, at_most=True),
+        beside_name="one stream",
+    )
