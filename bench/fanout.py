@@ -39,6 +39,7 @@ def run(workbench: Workbench) -> Report:
             "sink": _SINK,
             "ready_at": int(warm.end),
             "end": int(backlog.end),
+            "changes": warm.changes + backlog.changes,
             "rounds": options.rounds + warm_ups,
             "stream_counts": list(readings),
         }

@@ -27,21 +27,19 @@ LINES: Final = {
     "kafka": ("kafka", "json.dumps, Spark's own write"),
 }
 
-_QUEUE_SHARE: Final = 0.1
-"""Of the rows: queues take them one by one, and the servers are slow."""
-
-_KINESIS_BATCHES: Final = 1
-"""moto's server takes a few thousand records a second."""
+_QUEUE_SHARES: Final = {"webhook": 0.1, "kinesis": 0.01, "kafka": 0.1}
+"""Of the rows: queues take them one by one, and moto's server some thousands a second."""
 
 
 def run(workbench: Workbench) -> Report:
     """Measure; without Kafka if in a hurry."""
     rows = workbench.options.rows
     seconds = _tables(workbench, rows)
-    queue_rows = max(1, int(rows * _QUEUE_SHARE))
+    queue_rows = {name: max(1, int(rows * share)) for name, share in _QUEUE_SHARES.items()}
+    if workbench.options.quick:
+        del queue_rows["kafka"]
     found = _queues(workbench, queue_rows)
-    counts = dict.fromkeys(seconds, rows) | dict.fromkeys(found, queue_rows)
-    counts["kinesis"] = min(queue_rows, _KINESIS_BATCHES * BATCH_ROWS)
+    counts = dict.fromkeys(seconds, rows) | queue_rows
     seconds |= found
     return Report(
         "sinks",
@@ -91,7 +89,7 @@ def _tables(workbench: Workbench, rows: int) -> Seconds:
             return _seconds(child)
 
 
-def _queues(workbench: Workbench, rows: int) -> Seconds:
+def _queues(workbench: Workbench, rows: dict[str, int]) -> Seconds:
     with (
         workbench.directory("queues") as directory,
         Child("queue_servers", {}, log=directory / "servers.log") as servers,
@@ -104,8 +102,6 @@ def _queues(workbench: Workbench, rows: int) -> Seconds:
             "rounds": workbench.options.rounds,
             "webhook": addresses["webhook"],
             "kinesis": addresses["kinesis"],
-            "kinesis_batches": _KINESIS_BATCHES,
-            "kafka": not workbench.options.quick,
         }
         with Child("queues", task, log=directory / "queues.log") as child:
             return _seconds(child)

@@ -73,6 +73,7 @@ class _Run:
             _grow(log, Path(self._wanted["whole_log"]))
             self._wait(pipeline, self._wanted["end"])
             found = time.monotonic() - began, session_cpu_s() - cpu_began_s
+            self._check(pipeline)
         finally:
             end.set()
             running.join()
@@ -91,6 +92,11 @@ class _Run:
         ):
             if self._stop.wait(_POLL_S):
                 raise SystemExit("told to stop")
+
+    def _check(self, pipeline: Pipeline) -> None:
+        counts = [each.delivered.change_count for each in pipeline.states if each.delivered]
+        if set(counts) != {self._wanted["changes"]}:
+            raise SystemExit(f"{counts} of {self._wanted['changes']} changes were delivered")
 
 
 def _grow(log: Path, whole: Path) -> None:

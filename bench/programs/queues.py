@@ -56,12 +56,12 @@ def main() -> None:
     os.environ |= {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
     directory = Path(wanted["directory"])
     at = Sinks("", directory)
-    parts = _parts(wanted["rows"], wanted["batch_rows"])
-    _require_same_messages(parts[0])
-    _webhook(at, directory, wanted["webhook"], parts, wanted["rounds"])
-    _kinesis(at, directory, wanted["kinesis"], parts[: wanted["kinesis_batches"]], wanted["rounds"])
-    if wanted["kafka"]:
-        _kafka(at, directory, parts, wanted["rounds"])
+    parts = {kind: _parts(rows, wanted["batch_rows"]) for kind, rows in wanted["rows"].items()}
+    _require_same_messages(parts["webhook"][0])
+    _webhook(at, directory, wanted["webhook"], parts["webhook"], wanted["rounds"])
+    _kinesis(at, directory, wanted["kinesis"], parts["kinesis"], wanted["rounds"])
+    if "kafka" in parts:
+        _kafka(at, directory, parts["kafka"], wanted["rounds"])
     say("done", seconds=at.seconds)
 
 
@@ -143,6 +143,9 @@ def _compare(
             send(messages)
 
     with closing(open_sink(options, store=store, stream=_STREAM, session=session)) as sink:
+        # Connections, and what a JVM compiles.
+        at.write(sink, parts[:1])
+        send(made[0])
         at.compare(kind, lambda: at.write(sink, parts), plain, rounds, sent=sent)
 
 

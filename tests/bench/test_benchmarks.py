@@ -48,6 +48,7 @@ def workbench(postgres: Server, tmp_path: Path) -> Workbench:
         *(base.run, capture.run, latency.run, decode.run, drain.run, growth.run, upsert.run),
         *(verify.run, trigger_overhead.run, sinks.run, replay.run, failover.run, fanout.run),
     ],
+    ids=lambda run: str(run.__module__),
 )
 def test_benchmark_measures_every_line(
     run: Callable[[Workbench], Report], workbench: Workbench
