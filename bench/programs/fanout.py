@@ -40,7 +40,7 @@ def main() -> None:
     try:
         for number in range(wanted["rounds"]):
             for count in wanted["stream_counts"]:
-                run = _Run(spark, directory / f"run-{number}-{count}", wanted, stop)
+                run = Run(spark, directory / f"run-{number}-{count}", wanted, stop)
                 seconds, cpu_s = run.measure(count)
                 say("run", round=number, streams=count, seconds=seconds, cpu_s=cpu_s)
         say("done")
@@ -48,7 +48,9 @@ def main() -> None:
         spark.stop()
 
 
-class _Run:
+class Run:
+    """One pipeline with some streams, on a log of its own."""
+
     def __init__(
         self, spark: SparkSession, directory: Path, wanted: dict[str, Any], stop: threading.Event
     ) -> None:

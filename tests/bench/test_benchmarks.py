@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 from rich.console import Console
 
 from bench import (
@@ -14,7 +17,6 @@ from bench import (
     decode,
     drain,
     failover,
-    fanout,
     growth,
     latency,
     pipeline,
@@ -27,9 +29,12 @@ from bench import (
 from bench.debezium import Unavailable
 from bench.machine import look_at_machine
 from bench.options import Options
+from bench.programs.fanout import Run
 from bench.report import Report, save, show
 from bench.workbench import Workbench
+from tailrace.storage import FileStore
 from tests.server import Server
+from tests.spark.made_log import MadeLog, Table
 
 ROWS = 400
 
@@ -46,7 +51,7 @@ def workbench(postgres: Server, tmp_path: Path) -> Workbench:
     "run",
     [
         *(base.run, capture.run, latency.run, decode.run, drain.run, growth.run, upsert.run),
-        *(verify.run, trigger_overhead.run, sinks.run, replay.run, failover.run, fanout.run),
+        *(verify.run, trigger_overhead.run, sinks.run, replay.run, failover.run),
     ],
     ids=lambda run: str(run.__module__),
 )
@@ -69,6 +74,28 @@ def test_pipeline_measures_without_debezium_and_says_so(workbench: Workbench) ->
     assert [line.value is None for line in report.lines] == [False, True, True, True]
     assert "debezium's engine was not measured: there is no network" in report.notes
     _is_presentable(report, workbench)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_fanout_measures_streams_that_get_all_of_a_log_that_grows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log, table = MadeLog(FileStore(tmp_path / "whole")), Table()
+    log.insert(table, 0, 10)
+    ready_at = log.end.commit_lsn
+    shutil.copytree(tmp_path / "whole", tmp_path / "early")
+    log.insert(table, 10, 10)
+    wanted = {
+        "early_log": str(tmp_path / "early"),
+        "whole_log": str(tmp_path / "whole"),
+        "sink": {"type": "delta", "mode": "append", "engine": "deltalake"},
+        "ready_at": ready_at,
+        "end": log.end.commit_lsn,
+        "changes": 20,
+    }
+    run = Run(spark, tmp_path / "run", wanted, threading.Event())
+    assert min(run.measure(2)) > 0
 
 
 def _is_presentable(report: Report, workbench: Workbench) -> None:
