@@ -119,9 +119,9 @@ class MadeLog:
     `has_bases` is false.
     """
 
-    def __init__(self, store: Store, *, has_bases: bool = True) -> None:
+    def __init__(self, store: Store, *, has_bases: bool = True, writer: str = "writer") -> None:
         self.store = store
-        self.writer = making.begin_writer(store)
+        self.writer = making.begin_writer(store, writer)
         self.wal = making.Wal()
         self._has_bases = has_bases
         self._based: set[int] = set()

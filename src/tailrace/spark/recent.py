@@ -21,7 +21,7 @@ from pyspark import SparkFiles, TaskContext
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BYTES_MAX: Final = 128 << 20
+BYTES_MAX: Final = 64 << 20
 """A batch of a stream takes about ten megabytes, as the rows are compressed."""
 
 
@@ -38,8 +38,8 @@ class Recent:
         """What is kept of the same, else what `make` makes. Nothing depends on its being kept."""
         name = hashlib.sha256(repr(made_of).encode()).hexdigest()
         path = self._directory / f"{name}.recent"
-        with suppress(OSError):
-            return _read(path)
+        if (found := _read(path)) is not None:
+            return found
         made = list(make())
         with suppress(OSError):
             self._keep(path, made)
@@ -91,8 +91,12 @@ def _write(path: Path, rows: list[pa.RecordBatch]) -> None:
             writer.write_batch(each)
 
 
-def _read(path: Path) -> list[pa.RecordBatch]:
+def _read(path: Path) -> list[pa.RecordBatch] | None:
+    """None if it is not there, or not whole."""
     import pyarrow as pa
 
-    with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as reader:
-        return [reader.get_batch(number) for number in range(reader.num_record_batches)]
+    try:
+        with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as reader:
+            return [reader.get_batch(number) for number in range(reader.num_record_batches)]
+    except (OSError, pa.ArrowException):
+        return None
