@@ -13,7 +13,6 @@ POWER_CUT: Final = ("tests/storage/test_power_cut.py",)
 LOADS: Final = ("tests/streams/test_loads.py",)
 COMPACTION: Final = ("tests/compaction/test_compaction.py",)
 REPLAY: Final = ("tests/streams/test_replay.py",)
-RECENT: Final = ("tests/spark/test_recent.py",)
 WHERE: Final = ("tests/where/test_crossing.py::test_filtered_stream_equals_the_filtered_table",)
 VALUES: Final = ("tests/decode/test_values.py",)
 
@@ -143,20 +142,6 @@ MUTANTS: Final = (
         "    return min((table.position for table in tables), default=otherwise)\n",
         "    return max((table.position for table in tables), default=otherwise)\n",
         LOADS,
-    ),
-    Mutant(
-        "streams share what they select in different ways",
-        "spark/packed.py",
-        "names, str(options.selection), options.between_us",
-        "names, options.between_us",
-        RECENT,
-    ),
-    Mutant(
-        "a log that was made anew is taken for the old one",
-        "log/plan.py",
-        "header.data_bytes, header.writer)",
-        'header.data_bytes, "")',
-        RECENT,
     ),
     Mutant(
         "a change that the base holds is delivered again",

@@ -1,4 +1,4 @@
-"""Bugs in sinks, replays and compaction that the tests must notice, beside those in `planted`."""
+"""Bugs in sinks, reads, replays and compaction that the tests must notice, beside `planted`."""
 
 from __future__ import annotations
 
@@ -132,5 +132,19 @@ SINK_MUTANTS: Final = (
         "with FEEDING, pieces.own_failure():",
         "with pieces.own_failure():",
         ("tests/sinks/test_rewrite.py",),
+    ),
+    Mutant(
+        "streams share what they select in different ways",
+        "spark/packed.py",
+        "names, str(options.selection), options.between_us",
+        "names, options.between_us",
+        ("tests/spark/test_recent.py",),
+    ),
+    Mutant(
+        "a log that was made anew is taken for the old one",
+        "log/plan.py",
+        "header.data_bytes, header.writer)",
+        'header.data_bytes, "")',
+        ("tests/spark/test_recent.py",),
     ),
 )
