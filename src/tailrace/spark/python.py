@@ -9,6 +9,7 @@ out and starts the real one.
 
 from __future__ import annotations
 
+import os
 import site
 import sys
 from pathlib import Path
@@ -18,9 +19,10 @@ import pyspark
 
 def worker_python() -> str:
     """What Spark is told to start in place of this interpreter."""
-    if str(Path(pyspark.__file__).parents[1]) not in site.getsitepackages():
-        return sys.executable
-    return str(Path(__file__).with_name("python_home") / "bin" / "python")
+    ours = Path(__file__).with_name("python_home") / "bin" / "python"
+    is_installed = str(Path(pyspark.__file__).parents[1]) in site.getsitepackages()
+    # Some ways to install a package lose what makes a file a program.
+    return str(ours) if is_installed and os.access(ours, os.X_OK) else sys.executable
 
 
 def worker_environment() -> dict[str, str]:
