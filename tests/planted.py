@@ -193,10 +193,10 @@ MUTANTS: Final = (
         ("tests/capture/test_attach.py::test_f039_a_server_that_was_set_back_is_a_gap",),
     ),
     Mutant(
-        "a row filter in our publication goes unnoticed",
+        "a row filter in our publication stays",
         "capture/roll.py",
-        "        if member not in record.members:\n",
-        "        if False:\n",
+        "for member in found.members if member not in ours)",
+        "for member in found.members if False)",
         (
             "tests/capture/test_watch.py"
             "::test_f061_what_someone_changes_in_our_publication_is_set_right_before_long",
