@@ -164,7 +164,7 @@ def test_f082_of_two_that_start_at_once_one_drains_and_the_other_goes_on_after_i
 def test_f088_a_full_disk_in_the_buffer_fails_its_writer_alone_and_loses_nothing(
     database: Database, source: psycopg.Connection, store: FileStore, server_dir: Path
 ) -> None:
-    owner = server_dir.joinpath("shared").stat().st_uid
+    owner = database.server.data_dir.stat().st_uid
     with (
         Running(settings(database.dsn, hybrid=hybrid("trigger")), store) as capture,
         small_disk(server_dir / "small", owner=owner) as place,
