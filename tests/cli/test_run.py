@@ -87,6 +87,21 @@ def test_a_damaged_segment_ends_the_pipeline_with_its_name(project: Project) -> 
     assert not working_on(project.directory)
 
 
+@pytest.mark.slow
+def test_a_pipeline_that_has_nothing_to_do_ends_when_its_spark_is_killed(
+    project: Project, database: Database
+) -> None:
+    project.configure(database.dsn, more="streams: {}")
+    begin_writer(project.store)
+    with project.running("pipeline") as pipeline:
+        pipeline.await_line("spark started")
+        for pid, line in working_on(project.directory):
+            if " pipeline " not in line:
+                os.kill(pid, signal.SIGKILL)
+        code, error, _ = pipeline.wait().failure
+    assert (code, error) == (1, "spark has gone away")
+
+
 def test_a_child_that_fails_ends_all_with_its_words_and_its_status(
     project: Project, database: Database
 ) -> None:

@@ -35,6 +35,9 @@ POLL_S: Final = 0.2
 STOP_S: Final = 20.0
 """How long a batch that is at its sink is waited for."""
 
+SPARK_S: Final = 5.0
+"""How often to see that Spark is there: whoever stands by does not use it, and needs it at once."""
+
 
 class Pipeline:
     """All streams of one process."""
@@ -53,6 +56,8 @@ class Pipeline:
         which streams there are beside these, and whether others may deliver them.
         """
         self._store = store
+        self._spark = spark
+        self._spark_at = 0.0
         self._control = control
         self._upkeep: Upkeep | None = None
         if compaction_interval_s is not None:
@@ -90,6 +95,7 @@ class Pipeline:
             if self._control is not None:
                 self._control.start(lambda: self.places)
             while not stop.wait(POLL_S):
+                self._look_after_spark(time.monotonic())
                 if self._control is not None:
                     self._follow(self._control)
                 for place in self.places:
@@ -105,6 +111,12 @@ class Pipeline:
         for state in self.states:
             if state.is_stopped and state.error is not None:
                 raise state.error
+
+    def _look_after_spark(self, now: float) -> None:
+        """Ask it for something now and then; raises what Py4J does if nobody answers."""
+        if now >= self._spark_at:
+            self._spark_at = now + SPARK_S
+            logger.debug("spark is there version=%s", self._spark.version)
 
     def _follow(self, control: Control) -> None:
         """Take over what is wished by now."""
