@@ -16,10 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, TailraceError
 from tailrace.spark.java import find_java
 from tailrace.spark.python import worker_environment, worker_python
 
@@ -162,3 +163,14 @@ def _signals_kept() -> Iterator[None]:
     yield
     if threading.current_thread() is threading.main_thread() and handler is not None:
         signal.signal(signal.SIGINT, handler)
+
+
+@contextmanager
+def spark_is_needed() -> Iterator[None]:
+    """Raise TailraceError if Spark's own process turns out to be gone in the block."""
+    try:
+        yield
+    except (Py4JError, ConnectionError) as error:
+        raise TailraceError(
+            "spark has gone away", hint="its own messages are above; start again"
+        ) from error

@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from tailrace.compaction import Compactor, on_spark
-from tailrace.errors import StoreError, TailraceError
+from tailrace.errors import StoreError
 from tailrace.log import read_genesis
 from tailrace.spark.packed import PackedDataSource
+from tailrace.spark.session import spark_is_needed
 from tailrace.storage import Store
 from tailrace.streams.control import Control
 from tailrace.streams.place import Place, Wish
@@ -89,34 +89,34 @@ class Pipeline:
     def run(self, stop: threading.Event) -> None:
         """Until told to stop, or until every stream has stopped; then raises the first error."""
         try:
-            self._wait_for_log(stop)
-            if self._upkeep is not None:
-                self._upkeep.start()
-            if self._control is not None:
-                self._control.start(lambda: self.places)
-            while not stop.wait(POLL_S):
-                self._look_after_spark(time.monotonic())
-                if self._control is not None:
-                    self._follow(self._control)
-                for place in self.places:
-                    place.step(time.monotonic())
-                if self._places and all(place.is_over for place in self.places):
-                    break
-        except (Py4JError, ConnectionError) as error:
-            raise TailraceError(
-                "spark has gone away", hint="its own messages are above; start again"
-            ) from error
+            with spark_is_needed():
+                self._deliver(stop)
         finally:
             self._stop_all()
         for state in self.states:
             if state.is_stopped and state.error is not None:
                 raise state.error
 
+    def _deliver(self, stop: threading.Event) -> None:
+        self._wait_for_log(stop)
+        if self._upkeep is not None:
+            self._upkeep.start()
+        if self._control is not None:
+            self._control.start(lambda: self.places)
+        while not stop.wait(POLL_S):
+            self._look_after_spark(time.monotonic())
+            if self._control is not None:
+                self._follow(self._control)
+            for place in self.places:
+                place.step(time.monotonic())
+            if self._places and all(place.is_over for place in self.places):
+                break
+
     def _look_after_spark(self, now: float) -> None:
         """Ask it for something now and then; raises what Py4J does if nobody answers."""
         if now >= self._spark_at:
             self._spark_at = now + SPARK_S
-            logger.debug("spark is there version=%s", self._spark.version)
+            logger.debug("spark is there queries=%d", len(self._spark.streams.active))
 
     def _follow(self, control: Control) -> None:
         """Take over what is wished by now."""
