@@ -53,6 +53,7 @@ def pipeline(
     from tailrace.cli.synchronising import control_of, synchronise
     from tailrace.cli.verifying import plans
     from tailrace.exposition import serve
+    from tailrace.spark.session import spark_is_needed
     from tailrace.storage import open_store
     from tailrace.streams import Pipeline
     from tailrace.streams.metrics import StreamMetrics
@@ -81,7 +82,7 @@ def pipeline(
             Schedule(store, due, signals.event, may_run=control.leads).start()
             work_dir = settings.directory / "spark"
             compaction_s = settings.log.compaction_interval.total_seconds()
-            with automatic_bases(settings, store, spark):
+            with spark_is_needed(), automatic_bases(settings, store, spark):
                 running = Pipeline(
                     [],
                     spark,
