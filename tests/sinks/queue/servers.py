@@ -125,6 +125,15 @@ def open_queue(
     return QueueSink(queue.kind, queue.sender(), store, stream, options, dead_letter_sender=copies)
 
 
+class _Listener(ThreadingHTTPServer):
+    """A client that is killed in the middle is no news."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Nothing."""
+
+
 class WebhookQueue:
     """Takes every request that none of its messages is hit in."""
 
@@ -139,8 +148,7 @@ class WebhookQueue:
         self.batch_bytes = 1 << 20
         self.timeout_s = 5.0
         self._lock = threading.Lock()
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self.server.daemon_threads = True
+        self.server = _Listener(("127.0.0.1", 0), self._handler())
         threading.Thread(target=self.server.serve_forever, args=[0.01], daemon=True).start()
 
     @property
