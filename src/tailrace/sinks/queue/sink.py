@@ -15,7 +15,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from tailrace.errors import LogFenced, StoreError
+from tailrace.errors import LogFenced, SinkError, StoreError
 from tailrace.log import read_genesis
 from tailrace.log.epochs import newest_fence
 from tailrace.model import Relation
@@ -188,6 +188,8 @@ class QueueSink:
                 return
             except StoreError as error:
                 logger.warning("dead letters cannot be reached error=%s", error)
+            except SinkError as error:
+                logger.info("dead letters are left to the next run error=%s", error)
             except Exception:
                 logger.exception("a request about dead letters failed stream=%s", self._stream)
 
