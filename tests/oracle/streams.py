@@ -36,7 +36,10 @@ WRITERS: Final = 4
 LIFE_S: Final = 60.0
 """How long both nodes are left alone, on average."""
 
-PATIENCE_S: Final = 600.0
+PATIENCE_S: Final = 1800.0
+LOOK_S: Final = 20.0
+"""Between two looks at the end: Kinesis' server is in this process, and answers slowly then."""
+
 PROGRESS_S: Final = 30.0
 
 
@@ -94,7 +97,7 @@ class Soak:
         self.nodes.settle()
         for asked in self.asked:
             _answer(asked)
-        settle(self._problems, patience_s=PATIENCE_S)
+        settle(self._problems, patience_s=PATIENCE_S, pause_s=LOOK_S)
         return sum(sum(self._letters(name).values()) for name in QUEUES), self._repeated()
 
     def redrive(self) -> None:
@@ -108,7 +111,7 @@ class Soak:
             left = [f"{name} has letters" for name in QUEUES if self._letters(name)]
             return left or self._problems()
 
-        settle(problems, patience_s=PATIENCE_S)
+        settle(problems, patience_s=PATIENCE_S, pause_s=LOOK_S)
 
     def _problems(self) -> list[str]:
         self.nodes.check()
