@@ -62,6 +62,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and _SERVER_FIXTURES & set(item.fixturenames):
             item.add_marker(pytest.mark.server)
+        if item.get_closest_marker("spark") and "spark" in getattr(item, "fixturenames", ()):
+            raise pytest.UsageError(f"{item.nodeid}: with mark spark the session is delta_session")
     slow = [item for item in items if item.get_closest_marker("slow")]
     quick = [item for item in items if not item.get_closest_marker("slow")]
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))

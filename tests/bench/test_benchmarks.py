@@ -79,7 +79,7 @@ def test_pipeline_measures_without_debezium_and_says_so(workbench: Workbench) ->
 @pytest.mark.slow
 @pytest.mark.spark
 def test_fanout_measures_streams_that_get_all_of_a_log_that_grows(
-    spark: SparkSession, tmp_path: Path
+    delta_session: SparkSession, tmp_path: Path
 ) -> None:
     log, table = MadeLog(FileStore(tmp_path / "whole")), Table()
     log.insert(table, 0, 10)
@@ -94,7 +94,7 @@ def test_fanout_measures_streams_that_get_all_of_a_log_that_grows(
         "end": log.end.commit_lsn,
         "changes": 20,
     }
-    run = Run(spark, tmp_path / "run", wanted, threading.Event())
+    run = Run(delta_session, tmp_path / "run", wanted, threading.Event())
     assert min(run.measure(2)) > 0
 
 
