@@ -27,7 +27,7 @@ demo: setup ## Postgres, capture, Spark and Delta on this machine, proven equal 
 test: setup ## Run every test
 	@$(BIN)/python -m tests.archive
 	@$(BIN)/python -m pytest --numprocesses 4 --dist worksteal
-	@$(BIN)/python -m pytest -m spark --numprocesses 2 --dist worksteal
+	@$(BIN)/python -m pytest -m spark --numprocesses 3 --dist worksteal
 
 unit: setup ## Run the quick tests that need no server
 	@$(BIN)/python -m pytest --numprocesses 2 -m "not server and not slow" --hypothesis-profile quick
