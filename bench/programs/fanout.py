@@ -6,7 +6,6 @@ the rest of the log is there at once: the clock runs until every stream has deli
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import threading
@@ -16,11 +15,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from bench.programs.session import bench_session
 from bench.programs.talk import say, stop_with_parent, task
 from bench.programs.usage import session_cpu_s
 from tailrace.log import layout
 from tailrace.sinks import open_sink
-from tailrace.spark.session import spark_session
 from tailrace.storage import open_store
 from tailrace.streams import Pipeline, Stream
 
@@ -30,22 +29,15 @@ _POLL_S = 0.01
 def main() -> None:
     """Every round runs each number of streams once; the first round only warms up."""
     wanted = task()
-    logging.basicConfig(level=logging.INFO)
-    logging.getLogger("py4j").setLevel(logging.WARNING)
     stop = stop_with_parent()
     directory = Path(wanted["directory"])
-    spark = spark_session(
-        master=f"local[{wanted['cores']}]", app_name="tailrace bench", work_dir=directory
-    )
-    try:
+    with bench_session(wanted["cores"], directory) as spark:
         for number in range(wanted["rounds"]):
             for count in wanted["stream_counts"]:
                 run = Run(spark, directory / f"run-{number}-{count}", wanted, stop)
                 seconds, cpu_s = run.measure(count)
                 say("run", round=number, streams=count, seconds=seconds, cpu_s=cpu_s)
         say("done")
-    finally:
-        spark.stop()
 
 
 class Run:

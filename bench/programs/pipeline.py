@@ -6,15 +6,14 @@ and `done` when it has delivered up to `end`.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from pathlib import Path
 
+from bench.programs.session import bench_session
 from bench.programs.talk import say, stop_with_parent, task
 from bench.programs.usage import session_memory_mb
 from tailrace.sinks import open_sink
-from tailrace.spark.session import spark_session
 from tailrace.storage import open_store
 from tailrace.streams import Pipeline, Stream
 
@@ -24,14 +23,9 @@ _POLL_S = 0.02
 def main() -> None:
     """Run until told to stop."""
     wanted = task()
-    logging.basicConfig(level=logging.INFO)
-    logging.getLogger("py4j").setLevel(logging.WARNING)
     stop = stop_with_parent()
     work_dir = Path(wanted["work_dir"])
-    spark = spark_session(
-        master=f"local[{wanted['cores']}]", app_name="tailrace bench", work_dir=work_dir
-    )
-    try:
+    with bench_session(wanted["cores"], work_dir) as spark:
         sink = {"type": "delta", "path": wanted["lake"], "mode": wanted["mode"]}
         stream = Stream("lake", wanted["tables"], lambda _: open_sink(sink, session=spark))
         pipeline = Pipeline([stream], spark, open_store(wanted["log"]), work_dir=work_dir)
@@ -39,8 +33,6 @@ def main() -> None:
         watch = threading.Thread(target=_watch, args=(pipeline, positions, stop), daemon=True)
         watch.start()
         pipeline.run(stop)
-    finally:
-        spark.stop()
 
 
 def _watch(pipeline: Pipeline, positions: list[tuple[str, int]], stop: threading.Event) -> None:

@@ -274,7 +274,11 @@ class CaptureProcess:
             assert self.is_running, self.said()
             return bool(is_so())
 
-        wait_until(look)
+        try:
+            wait_until(look)
+        except AssertionError as error:
+            error.add_note(f"capture said:\n{self.said()}")
+            raise
 
     def wait_caught_up(self, connection: psycopg.Connection) -> None:
         """Until the log has all that has been committed so far."""

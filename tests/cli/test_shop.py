@@ -178,11 +178,12 @@ def test_a_locked_table_does_not_keep_a_writer_from_stopping(shop: Database) -> 
 
 def test_writers_survive_a_lost_connection(shop: Database) -> None:
     with Writers(shop.dsn, count=2) as writers, shop.connect() as connection:
-        sessions = "FROM pg_stat_activity WHERE application_name = 'tailrace_shop'"
+        query = "SELECT pid FROM pg_stat_activity WHERE application_name = 'tailrace_shop'"
         # One of them may have written all that, before the other has come.
-        wait_until(lambda: connection.execute(f"SELECT pid {sessions}").rowcount == 2)
+        wait_until(lambda: connection.execute(query).rowcount == 2)
         wait_until(lambda: writers.written.transactions > 5)
-        connection.execute(f"SELECT pg_terminate_backend(pid) {sessions}")
+        for (pid,) in connection.execute(query).fetchall():
+            connection.execute("SELECT pg_terminate_backend(%s)", [pid])
         wait_until(lambda: writers.written.reconnects >= 2)
         before = writers.written.transactions
         wait_until(lambda: writers.written.transactions > before + 5)

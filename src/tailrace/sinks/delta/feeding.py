@@ -15,10 +15,16 @@ _VARIABLE: Final = "TOKIO_WORKER_THREADS"
 """Where the library looks for the number of its threads, before it is used for the first time."""
 
 
+# Only Linux says which cores a process may use.
+CORES: Final = (
+    len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+)
+
+
 def _thread_count() -> int:
     """At least two; not left to the library, which also counts what a container may use."""
     told = os.environ.get(_VARIABLE, "")
-    return max(2, int(told) if told.isdecimal() else len(os.sched_getaffinity(0)))
+    return max(2, int(told) if told.isdecimal() else CORES)
 
 
 THREADS: Final = _thread_count()

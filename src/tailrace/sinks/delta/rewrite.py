@@ -8,7 +8,6 @@ rows are read, changed, sorted and written. It is one commit, and one cut at a t
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypeAlias
@@ -22,7 +21,7 @@ from tailrace.sinks.delta.bounds import literal, quote
 from tailrace.sinks.delta.bulk import Pieces
 from tailrace.sinks.delta.commit import Commit
 from tailrace.sinks.delta.embedded import commit_properties
-from tailrace.sinks.delta.feeding import FEEDING
+from tailrace.sinks.delta.feeding import CORES, FEEDING
 from tailrace.sinks.delta.files import Files
 from tailrace.sinks.delta.target import Target
 from tailrace.sinks.fold import Fold
@@ -75,7 +74,7 @@ class Rewrite:
 
     def _parts(self, fold: Fold) -> Iterator[pa.Table]:
         ranges = list(zip([None, *self.cuts], [*self.cuts, None], strict=True))
-        for at in _dealt(len(ranges), len(os.sched_getaffinity(0))):
+        for at in _dealt(len(ranges), CORES):
             low, high = ranges[at]
             held = self.target.read_range(self._condition(low, high))
             changed = _applied(held, _between(fold, self.key[0], low, high), self.key)
