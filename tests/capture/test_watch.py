@@ -143,6 +143,37 @@ def test_f058_what_a_column_was_between_two_looks_is_known_from_its_rows(
     assert reasons(store) == [reason]
 
 
+def test_f056_a_partition_that_is_detached_for_the_length_of_a_transaction_is_found(
+    capture: Running, source: psycopg.Connection, store: FileStore
+) -> None:
+    with capture:
+        capture.wait_for_stream()
+        source.execute("INSERT INTO root VALUES (1, 'a'), (101, 'b')")
+        wait_caught_up(capture, source)
+        with source.transaction():
+            source.execute("ALTER TABLE root DETACH PARTITION leaf_a")
+            source.execute("UPDATE leaf_a SET v = 'apart'")
+            source.execute("ALTER TABLE root ATTACH PARTITION leaf_a FOR VALUES FROM (0) TO (100)")
+        capture.wait_until(lambda: reasons(store))
+    assert reasons(store) == ["partition public.leaf_a was detached for a while"]
+
+
+def test_f060_rows_that_came_under_another_name_between_two_looks_are_not_forgotten(
+    capture: Running, source: psycopg.Connection, store: FileStore
+) -> None:
+    source.execute("CREATE TABLE t_plain (id int PRIMARY KEY)")
+    with capture:
+        capture.wait_for_stream()
+        source.execute("INSERT INTO t_plain VALUES (1)")
+        wait_caught_up(capture, source)
+        with source.transaction():
+            source.execute("ALTER TABLE t_plain RENAME TO other")
+            source.execute("INSERT INTO other VALUES (2)")
+            source.execute("ALTER TABLE other RENAME TO t_plain")
+        capture.wait_until(lambda: reasons(store))
+    assert reasons(store) == ["it was public.other for a while"]
+
+
 def test_f056_what_happens_while_nobody_captures_is_found_as_well(
     capture: Running, source: psycopg.Connection, store: FileStore
 ) -> None:
@@ -298,6 +329,36 @@ def test_f060_tables_that_are_dropped_renamed_or_moved_are_followed(
         ("public.t_dropped", {"id": "2", "another": "2"}),
         ("public.t_new_name", {"id": "3"}),
     ]
+
+
+@pytest.mark.parametrize(
+    ("statement", "name"),
+    [
+        ("ALTER TABLE root RENAME TO t_root", "public.t_root"),
+        ("ALTER TABLE root SET SCHEMA elsewhere", "elsewhere.root"),
+    ],
+)
+def test_f060_partitions_of_a_table_that_is_renamed_or_moved_follow_it(
+    *,
+    capture: Running,
+    source: psycopg.Connection,
+    store: FileStore,
+    statement: str,
+    name: str,
+) -> None:
+    source.execute("CREATE SCHEMA elsewhere")
+    told = settings(capture.told.duties.dsn, "public.t*", "public.root", "elsewhere.*")
+    with Running(told, store) as following:
+        following.wait_for_stream()
+        source.execute("INSERT INTO root VALUES (1, 'a')")
+        wait_caught_up(following, source)
+        source.execute(statement.encode())
+        following.wait_until(lambda: reasons(store) == ["it was public.root before"])
+        insert = sql.SQL("INSERT INTO {} VALUES (2, 'b')")
+        source.execute(insert.format(sql.Identifier(*name.split("."))))
+        wait_caught_up(following, source)
+    *_, last = read_changes(store)
+    assert (last.relation.qualified, last.new) == (name, {"id": "2", "v": "b"})
 
 
 def test_a_published_table_that_becomes_a_partition_goes_on_as_part_of_its_root(

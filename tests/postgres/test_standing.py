@@ -27,6 +27,16 @@ UNSTREAMED = {
     ),
     "detach": ("ALTER TABLE root DETACH PARTITION leaf", "partition app.leaf was detached"),
     "drop": ("DROP TABLE leaf", "partition app.leaf was detached or dropped"),
+    "detach and attach": (
+        "ALTER TABLE root DETACH PARTITION leaf; INSERT INTO leaf VALUES (1);"
+        " ALTER TABLE root ATTACH PARTITION leaf FOR VALUES FROM (0) TO (2)",
+        "partition app.leaf was detached for a while",
+    ),
+    "detach and attach above": (
+        "ALTER TABLE root DETACH PARTITION middle; INSERT INTO middle VALUES (71);"
+        " ALTER TABLE root ATTACH PARTITION middle FOR VALUES FROM (70) TO (80)",
+        "partition app.deep was detached for a while",
+    ),
     "truncate": ("TRUNCATE leaf", "partition app.leaf was truncated"),
     "truncate below": ("TRUNCATE middle", "partition app.deep was truncated"),
     "default": ("ALTER TABLE plain ADD c int DEFAULT 7", "column c was added"),
@@ -42,6 +52,14 @@ UNSTREAMED = {
     "type that needs no rewrite": (
         "ALTER TABLE plain ALTER at TYPE timestamptz",
         "column at has another type",
+    ),
+    "number without its size": (
+        "ALTER TABLE plain ALTER amount TYPE numeric",
+        "column amount has another type",
+    ),
+    "number of too many digits": (
+        "ALTER TABLE plain ALTER amount TYPE numeric(40, 2)",
+        "column amount has another type",
     ),
     "renamed label": ("ALTER TYPE mood RENAME VALUE 'calm' TO 'serene'", "a type that its columns"),
     "renamed label inside": ("ALTER TYPE deep_mood RENAME VALUE 'a' TO 'b'", "a type that its"),
@@ -76,6 +94,7 @@ HARMLESS = {
     "renamed attribute": "ALTER TYPE pair RENAME ATTRIBUTE first TO one",
     "new label": "ALTER TYPE mood ADD VALUE 'new' BEFORE 'calm'",
     "same key": "ALTER TABLE plain DROP CONSTRAINT plain_pkey, ADD PRIMARY KEY (id)",
+    "more digits": "ALTER TABLE plain ALTER amount TYPE numeric(38, 2)",
     "any length": "ALTER TABLE plain ALTER v TYPE text",
     "whole old row": "ALTER TABLE plain REPLICA IDENTITY FULL",
     "renamed partition": "ALTER TABLE leaf RENAME TO sheet",
@@ -100,7 +119,7 @@ def tables(app: Connection, admin: Connection) -> list[str]:
         "CREATE TYPE pair AS (first int, second deep_mood[])",
         "CREATE DOMAIN pairs AS pair[]",
         """CREATE TABLE plain (id int PRIMARY KEY, v varchar(20), at timestamp, feels mood,
-                               deep pairs)""",
+                               deep pairs, amount numeric(10, 2))""",
         "INSERT INTO plain VALUES (1, 'a')",
     ):
         app.execute(statement)
@@ -171,9 +190,9 @@ def _standing(**columns: int) -> Standing:
     return Standing(1, "app.t", False, tuple(made), ())
 
 
-def _shape(*names: str, type_oid: int = 23) -> Relation:
-    columns = tuple(Column(name, type_oid, -1, name == "id") for name in names)
-    return Relation(1, "app", "t", ReplicaIdentity.DEFAULT, columns, ("id",))
+def _shape(*names: str, type_oid: int = 23, name: str = "t") -> Relation:
+    columns = tuple(Column(column, type_oid, -1, column == "id") for column in names)
+    return Relation(1, "app", name, ReplicaIdentity.DEFAULT, columns, ("id",))
 
 
 @pytest.mark.parametrize(
@@ -195,6 +214,8 @@ def test_a_shape_on_the_way_from_one_look_to_the_next_says_nothing_new(
 @pytest.mark.parametrize(
     ("before", "shape", "now", "reason"),
     [
+        # Under another name, and back.
+        (_standing(id=1), _shape("id", name="u"), _standing(id=1), "it was app.u for a while"),
         # Added, then renamed.
         (_standing(id=1), _shape("id", "a"), _standing(id=1, b=2), "column a came and went"),
         # The same, and then another one was added under the name.

@@ -44,10 +44,16 @@ def keep_shapes(store: Store, relations: Iterable[Relation]) -> None:
         look = last_look(store, relation.oid)
         if look is None:
             continue
-        shown = [(column.name, column.type_oid) for column in look.columns]
-        if shown != [(column.name, column.type_oid) for column in relation.columns]:
+        if not _is_shown(look, relation):
             key = layout.shape_key(relation.oid, secrets.token_hex(8))
             store.put_new(key, relation_frame(relation))
+
+
+def _is_shown(look: Standing, relation: Relation) -> bool:
+    shown, came = (
+        [(column.name, column.type_oid) for column in each.columns] for each in (look, relation)
+    )
+    return look.name == relation.qualified and shown == came
 
 
 def kept_shapes(store: Store) -> dict[int, dict[str, Relation]]:

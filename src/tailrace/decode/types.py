@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from tailrace.model import Column, PgType, Relation, numeric_size
+from tailrace.model import Column, PgType, Relation, decimal_size
 from tailrace.model.change import (
     BEFORE,
     COMMIT_LSN,
@@ -25,7 +25,6 @@ from tailrace.model.change import (
     XID,
 )
 
-DECIMAL_PRECISION_MAX: Final = 38
 TIMESTAMP: Final = pa.timestamp("us")
 TIMESTAMP_UTC: Final = pa.timestamp("us", tz="UTC")
 NAMES: Final = pa.list_(pa.string())
@@ -48,14 +47,8 @@ _PLAIN: Final[dict[int, pa.DataType]] = {
 def arrow_type(relation: Relation, column: Column) -> pa.DataType:
     """The Arrow type of one column; string where no type holds its values exactly."""
     type_oid, typmod = relation.base_type(column)
-    if type_oid == PgType.NUMERIC:
-        size = numeric_size(typmod)
-        if (
-            size
-            and 1 <= size.precision <= DECIMAL_PRECISION_MAX
-            and 0 <= size.scale <= size.precision
-        ):
-            return pa.decimal128(size.precision, size.scale)
+    if type_oid == PgType.NUMERIC and (size := decimal_size(typmod)):
+        return pa.decimal128(size.precision, size.scale)
     return _PLAIN.get(type_oid, pa.string())
 
 

@@ -3,7 +3,7 @@
 from tailrace.model.change import META_COLUMNS, Op, Origin
 from tailrace.model.lsn import Lsn
 from tailrace.model.offset import ORDINAL_MAX, ORIGIN, Offset
-from tailrace.model.pgtype import NumericSize, PgType, numeric_size
+from tailrace.model.pgtype import NumericSize, PgType, decimal_size, numeric_size
 from tailrace.model.relation import Column, NamedType, Relation, ReplicaIdentity
 
 __all__ = [
@@ -20,5 +20,6 @@ __all__ = [
     "PgType",
     "Relation",
     "ReplicaIdentity",
+    "decimal_size",
     "numeric_size",
 ]

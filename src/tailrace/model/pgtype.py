@@ -7,7 +7,9 @@ text. Oids below 16384 are fixed by Postgres (src/include/catalog/pg_type.dat).
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+DECIMAL_PRECISION_MAX: Final = 38
 
 
 class PgType(IntEnum):
@@ -53,3 +55,15 @@ def numeric_size(typmod: int) -> NumericSize | None:
     packed = typmod - 4
     scale = packed & 0x7FF
     return NumericSize(packed >> 16, scale - 0x800 if scale & 0x400 else scale)
+
+
+def decimal_size(typmod: int) -> NumericSize | None:
+    """The size of a decimal that holds every finite value of a numeric column, or None if its
+    values stay text.
+
+    >>> decimal_size(((39 << 16) | 2) + 4)
+    """
+    size = numeric_size(typmod)
+    if size is None or not 1 <= size.precision <= DECIMAL_PRECISION_MAX:
+        return None
+    return size if 0 <= size.scale <= size.precision else None

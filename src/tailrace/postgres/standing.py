@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 
 import psycopg
 
-from tailrace.model import PgType, Relation
+from tailrace.model import PgType, Relation, decimal_size
 from tailrace.postgres.catalog import read_tables
 from tailrace.postgres.quote import qualified, statement
 from tailrace.postgres.session import Connection
@@ -41,12 +41,17 @@ class StandingColumn:
 
 @dataclass(frozen=True, slots=True)
 class StandingLeaf:
-    """A table that holds rows itself: a partition, or the table if it has none."""
+    """A table that holds rows itself: a partition, or the table if it has none.
+
+    `link` is another one each time that the partition, or one above it, is attached; empty in looks
+    from before it was looked at.
+    """
 
     oid: int
     schema: str
     name: str
     filenode: int
+    link: str = ""
 
     @property
     def qualified(self) -> str:
@@ -91,15 +96,15 @@ class Standing:
 # partition, and so waits for whoever alters one. The value that a new column has in older rows is
 # kept with the partitions, not with their root.
 _STANDINGS: Final = """
-WITH RECURSIVE tree (root, oid) AS (
-    SELECT asked, asked FROM unnest(%s::oid[]) AS asked
+WITH RECURSIVE tree (root, oid, link) AS (
+    SELECT asked, asked, '' FROM unnest(%s::oid[]) AS asked
      UNION ALL
-    SELECT tree.root, i.inhrelid
+    SELECT tree.root, i.inhrelid, format('%%s %%s', tree.link, i.xmin)
       FROM tree
       JOIN pg_inherits AS i ON i.inhparent = tree.oid AND NOT i.inhdetachpending
       JOIN pg_class AS c ON c.oid = i.inhrelid AND c.relispartition
 ), leaf AS (
-    SELECT tree.root, c.oid, n.nspname, c.relname, c.relfilenode
+    SELECT tree.root, c.oid, n.nspname, c.relname, c.relfilenode, tree.link
       FROM tree
       JOIN pg_class AS c ON c.oid = tree.oid AND c.relkind <> 'p'
       JOIN pg_namespace AS n ON n.oid = c.relnamespace
@@ -126,7 +131,8 @@ SELECT c.oid::bigint, n.nspname || '.' || c.relname, c.relkind = 'p', columns.*,
     SELECT array_agg(leaf.oid::bigint ORDER BY leaf.oid),
            array_agg(leaf.nspname::text ORDER BY leaf.oid),
            array_agg(leaf.relname::text ORDER BY leaf.oid),
-           array_agg(leaf.relfilenode::bigint ORDER BY leaf.oid)
+           array_agg(leaf.relfilenode::bigint ORDER BY leaf.oid),
+           array_agg(leaf.link ORDER BY leaf.oid)
       FROM leaf WHERE leaf.root = c.oid
  ) AS leaves
  WHERE c.oid IN (SELECT root FROM tree)
@@ -217,6 +223,8 @@ def _partitions(
             return f"partition {leaf.qualified} was detached or dropped"
         if leaf.filenode != is_now[leaf.oid].filenode:
             return f"partition {leaf.qualified} was truncated or rewritten"
+        if leaf.link and leaf.link != is_now[leaf.oid].link:
+            return f"partition {leaf.qualified} was detached for a while"
     for leaf in now:
         if leaf.oid not in was and not _has_never_held_rows(conn, leaf):
             return f"partition {leaf.qualified} was added and may have held rows before"
@@ -259,8 +267,11 @@ _TEXTS: Final = {PgType.TEXT, PgType.VARCHAR}
 
 
 def _is_alike(one: StandingColumn, other: StandingColumn) -> bool:
-    """Whether rows that were not rewritten have the same values in both."""
+    """Whether rows that were not rewritten have the same values in both, typed alike downstream."""
     oids = {one.type_oid, other.type_oid}
+    if oids == {PgType.NUMERIC}:
+        # Without its size, or with more digits, a number is a text from then on.
+        return bool(decimal_size(one.typmod)) == bool(decimal_size(other.typmod))
     return len(oids) == 1 or oids <= _TEXTS
 
 
@@ -273,6 +284,8 @@ def passed_through(before: Standing, now: Standing, shape: Relation) -> str:
     some of those that only the second has, from the first of them on. Anything else was renamed or
     dropped before anybody looked, and its values may stand under another name now.
     """
+    if shape.qualified not in (before.name, now.name):
+        return f"it was {shape.qualified} for a while"
     staying = {column.number: column for column in now.columns}
     numbers = {column.number for column in before.columns}
     seen = [(column.name, column.type_oid) for column in shape.columns]
