@@ -24,7 +24,7 @@ class WalTables:
         self._store = store
         self._rolls = rolls_of(names)
         self._selection = selection
-        self._watch = Watch(store)
+        self._watch = Watch(store, self._rolls)
 
     def open(
         self, conn: Connection, *, should_go_on: Callable[[], bool]

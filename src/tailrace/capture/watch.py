@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 import psycopg
 
 from tailrace.capture.looks import keep_look, kept_shapes, last_look
+from tailrace.capture.renaming import tell_names_again
+from tailrace.capture.roll import Roll
 from tailrace.failpoint import failpoint
 from tailrace.log import Reader, layout
 from tailrace.log.wanted import WantedBase, want_base
@@ -30,8 +32,9 @@ logger = logging.getLogger(__name__)
 class Watch:
     """One leader's looks."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, rolls: Sequence[Roll]) -> None:
         self._store = store
+        self._rolls = rolls
         self._looks: dict[int, Standing] = {}
 
     def look(self, conn: Connection, oids: Sequence[int]) -> None:
@@ -46,6 +49,9 @@ class Watch:
             # Somebody holds or has dropped what must be looked at: there will be another turn.
             try:
                 reason = _reason(conn, before, now, between.values()) if before else ""
+                if before and now.is_partitioned and before.name != now.name:
+                    # Before the mark: a base behind it must find all later rows under the new name.
+                    tell_names_again(conn, self._store, self._rolls, now.oid)
             except (psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable):
                 continue
             if reason:

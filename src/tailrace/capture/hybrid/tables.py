@@ -42,7 +42,7 @@ class HybridTables:
         self._store = store
         self._task = task
         self._rolls = rolls_of(task.names)
-        self._watch = Watch(store)
+        self._watch = Watch(store, self._rolls)
         self._intake = TriggerIntake(store, task.names, task.leader_pid)
         self._upkeep = TriggerUpkeep(store, task.names, task.leader_pid)
         self._handover = Handover(store, task.names, task.leader_pid, self._shadow)
