@@ -205,8 +205,8 @@ MUTANTS: Final = (
     Mutant(
         "what is not streamed goes unnoticed",
         "capture/watch.py",
-        "            if reason:\n",
-        "            if False:\n",
+        "        if reason:\n",
+        "        if False:\n",
         (
             "tests/capture/test_watch.py"
             "::test_f056_what_happens_while_nobody_captures_is_found_as_well",

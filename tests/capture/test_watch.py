@@ -10,7 +10,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tailrace.log import Reader
+from tailrace.capture.looks import every_look
+from tailrace.log import Reader, layout
 from tailrace.log.bases import newest_bases, newest_positions
 from tailrace.log.wanted import wanted_bases
 from tailrace.postgres.check_publication import publication_findings
@@ -156,6 +157,54 @@ def test_f056_a_partition_that_is_detached_for_the_length_of_a_transaction_is_fo
             source.execute("ALTER TABLE root ATTACH PARTITION leaf_a FOR VALUES FROM (0) TO (100)")
         capture.wait_until(lambda: reasons(store))
     assert reasons(store) == ["partition public.leaf_a was detached for a while"]
+
+
+CAME_AND_WENT = (
+    (
+        "CREATE TABLE leaf_c PARTITION OF root FOR VALUES FROM (200) TO (300)",
+        "INSERT INTO root VALUES (200, 'c')",
+        "DROP TABLE leaf_c",
+    ),
+    (
+        "CREATE TABLE leaf_c (v text, id int PRIMARY KEY)",
+        "INSERT INTO leaf_c VALUES ('c', 200)",
+        "ALTER TABLE root ATTACH PARTITION leaf_c FOR VALUES FROM (200) TO (300)",
+        "UPDATE root SET v = 'd' WHERE id = 200",
+        "ALTER TABLE root DETACH PARTITION leaf_c",
+    ),
+)
+
+
+@pytest.mark.parametrize("statements", CAME_AND_WENT, ids=["dropped", "detached"])
+def test_f056_a_partition_that_no_look_has_shown_is_known_from_its_rows(
+    capture: Running, source: psycopg.Connection, store: FileStore, statements: tuple[str, ...]
+) -> None:
+    with capture:
+        capture.wait_for_stream()
+        source.execute("INSERT INTO root VALUES (1, 'a')")
+        wait_caught_up(capture, source)
+    for statement in statements:
+        source.execute(statement.encode())
+    with Running(capture.told, store) as again:
+        again.wait_until(lambda: reasons(store))
+        assert reasons(store) == ["partition public.leaf_c came and went"]
+        again.wait_until(lambda: not store.list(layout.STRAYS))
+
+
+def test_a_partition_that_a_look_has_shown_is_judged_once(
+    capture: Running, source: psycopg.Connection, store: FileStore
+) -> None:
+    """Its rows may come after it is gone: capture may be behind."""
+    with capture:
+        capture.wait_for_stream()
+        source.execute("INSERT INTO root VALUES (1, 'a')")
+        wait_caught_up(capture, source)
+    source.execute("DROP TABLE leaf_b")
+    with Running(capture.told, store) as again:
+        again.wait_until(lambda: reasons(store))
+    (look,) = (each for each in every_look(store) if each.is_partitioned)
+    assert len(look.leaves) == 1
+    assert len(look.leaf_oids) == 2
 
 
 def test_f060_rows_that_came_under_another_name_between_two_looks_are_not_forgotten(

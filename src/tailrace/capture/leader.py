@@ -33,6 +33,7 @@ from tailrace.capture.metrics import Metrics
 from tailrace.capture.news import News
 from tailrace.capture.origin import Attachment
 from tailrace.capture.roll import rolls_of
+from tailrace.capture.strays import Strays
 from tailrace.capture.streaming import Streaming
 from tailrace.capture.wal_tables import WalTables
 from tailrace.capture.writing import WritingThread
@@ -223,11 +224,12 @@ class Leader:
 
 def describing(dsn: str, store: Store) -> Describe:
     """Asks the catalog about tables whose Relation frame is new: rarely, so on a new session. New
-    shapes are kept for the watch, before any row in them is.
+    shapes, and new partitions, are kept for the watch, before any row in them is.
     """
+    strays = Strays(store)
 
     def ask(relations: Sequence[Relation]) -> list[Relation]:
-        keep_shapes(store, relations)
+        strays.keep(keep_shapes(store, relations))
         try:
             with connect(dsn) as conn:
                 return describe(conn, relations)

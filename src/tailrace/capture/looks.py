@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from tailrace.errors import LogError
 from tailrace.log import layout
@@ -38,15 +38,28 @@ def keep_look(store: Store, look: Standing) -> None:
     raise_mark(store, layout.table_key(look.oid, number), json.dumps(look.to_dict()).encode())
 
 
-def keep_shapes(store: Store, relations: Iterable[Relation]) -> None:
-    """Keep those of the shapes that are new, durable on return."""
+def every_look(store: Store) -> Iterator[Standing]:
+    """The last look at each table that was ever published."""
+    for oid in sorted({int(entry.key.split("/")[1]) for entry in store.list(layout.TABLES)}):
+        look = last_look(store, oid)
+        if look is not None:
+            yield look
+
+
+def keep_shapes(store: Store, relations: Iterable[Relation]) -> list[Relation]:
+    """Keep those of the shapes that are new, durable on return. Those that are no published table's
+    are returned.
+    """
+    others = []
     for relation in relations:
         look = last_look(store, relation.oid)
         if look is None:
+            others.append(relation)
             continue
         if not _is_shown(look, relation):
             key = layout.shape_key(relation.oid, secrets.token_hex(8))
             store.put_new(key, relation_frame(relation))
+    return others
 
 
 def _is_shown(look: Standing, relation: Relation) -> bool:

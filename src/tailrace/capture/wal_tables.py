@@ -46,9 +46,9 @@ class WalTables:
         for roll in self._rolls:
             mend(conn, self._store, roll)
             take_out(conn, self._store, roll, self._selection, should_go_on=should_go_on)
-        for roll in self._rolls:
-            membership = Membership(conn, self._store, roll)
-            self._watch.look(conn, membership.member_oids())
+        memberships = [Membership(conn, self._store, roll) for roll in self._rolls]
+        self._watch.look(conn, [oid for each in memberships for oid in each.member_oids()])
+        for membership in memberships:
             refusals += membership.take_up(self._selection, should_go_on=should_go_on)
         return refusals
 

@@ -16,6 +16,7 @@ import psycopg
 from tailrace.capture.looks import keep_look, kept_shapes, last_look
 from tailrace.capture.renaming import tell_names_again
 from tailrace.capture.roll import Roll
+from tailrace.capture.strays import came_and_went, kept_strays
 from tailrace.failpoint import failpoint
 from tailrace.log import Reader, layout
 from tailrace.log.wanted import WantedBase, want_base
@@ -38,29 +39,48 @@ class Watch:
         self._looks: dict[int, Standing] = {}
 
     def look(self, conn: Connection, oids: Sequence[int]) -> None:
-        """Compare each of the published tables with the last look at it."""
+        """Compare each of the published tables with the last look at it; these are all of them."""
         # Before the catalog is looked at: what came later is for the next look.
-        shapes = kept_shapes(self._store)
-        for now in read_standings(conn, oids):
+        shapes, strays = kept_shapes(self._store), kept_strays(self._store)
+        tables, is_whole = read_standings(conn, oids), True
+        living = frozenset[int]().union(*(table.leaf_oids for table in tables))
+        gone = [stray for stray in strays.values() if stray.oid not in living]
+        for now in tables:
             between = shapes.get(now.oid, {})
-            if self._looks.get(now.oid) == now and not between:
+            if self._looks.get(now.oid) == now and not between and not gone:
                 continue
-            before = last_look(self._store, now.oid)
             # Somebody holds or has dropped what must be looked at: there will be another turn.
             try:
-                reason = _reason(conn, before, now, between.values()) if before else ""
-                if before and now.is_partitioned and before.name != now.name:
-                    # Before the mark: a base behind it must find all later rows under the new name.
-                    tell_names_again(conn, self._store, self._rolls, now.oid)
+                self._look_at(conn, now, list(between.values()), gone)
             except (psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable):
+                is_whole = False
                 continue
-            if reason:
-                _want(self._store, now, insert_position(conn), reason)
-            if before != now:
-                failpoint("watch.before_keep")
-                keep_look(self._store, now)
             self._store.delete(list(between))
-            self._looks[now.oid] = now
+        if is_whole:
+            self._store.delete(list(strays))
+
+    def _look_at(
+        self,
+        conn: Connection,
+        now: Standing,
+        between: Sequence[Relation],
+        strays: Sequence[Relation],
+    ) -> None:
+        before = last_look(self._store, now.oid)
+        reason = ""
+        if before is not None:
+            reason = _reason(conn, before, now, between)
+            reason = reason or came_and_went(before, now, strays, between)
+            now = now.after(before)
+            if now.is_partitioned and before.name != now.name:
+                # Before the mark: a base behind it must find all later rows under the new name.
+                tell_names_again(conn, self._store, self._rolls, now.oid)
+        if reason:
+            _want(self._store, now, insert_position(conn), reason)
+        if before != now:
+            failpoint("watch.before_keep")
+            keep_look(self._store, now)
+        self._looks[now.oid] = now
 
 
 def begin_watch(conn: Connection, store: Store, oid: int, since: Lsn) -> None:

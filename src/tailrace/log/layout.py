@@ -13,6 +13,8 @@ Names carry positions as 16 hex digits, so they sort as the log does.
     wanted/<oid>/<position>           a base of the table at or after <position> is asked for
     gone/<oid>                        the table is not captured any more
     tables/<oid>/<n>.json             how a published table stood when it was last looked at
+    shapes/<oid>/<name>               a shape in which its rows came since then
+    strays/<oid>/<name>               a partition that rows came from and no look has shown
     publication/<n>.json              the publication after our n-th change of it
     inserts/<n>.json                  the same, of the publication of inserts alone
     buffers/<n>.json                  the same, of the publication of triggers' buffers
@@ -42,6 +44,7 @@ WANTED: Final = "wanted/"
 GONE: Final = "gone/"
 TABLES: Final = "tables/"
 SHAPES: Final = "shapes/"
+STRAYS: Final = "strays/"
 PUBLICATION: Final = "publication/"
 INSERTS: Final = "inserts/"
 BUFFERS: Final = "buffers/"
@@ -53,7 +56,7 @@ TORN: Final = "torn/"
 INTENT: Final = "intent.json"
 LEVELS: Final = (
     *(SEGMENTS, MERGED, PARTS, PROGRESS, FRONTIER, BASES, WANTED, GONE, TABLES, SHAPES),
-    *(PUBLICATION, INSERTS, BUFFERS, READERS, STREAMS, REPLAYS, ROSTER, TORN),
+    *(STRAYS, PUBLICATION, INSERTS, BUFFERS, READERS, STREAMS, REPLAYS, ROSTER, TORN),
 )
 """All that a log consists of, beside the intent."""
 GENESIS: Final = f"{SEGMENTS}{Lsn(0).hex16}.arrow"
@@ -148,6 +151,11 @@ def table_prefix(oid: int) -> str:
 def shape_key(oid: int, name: str) -> str:
     """The name of a shape that a table's rows came in between two looks at it."""
     return f"{SHAPES}{oid}/{name}"
+
+
+def stray_key(oid: int, name: str) -> str:
+    """The name of a partition that rows came from and that no look has shown."""
+    return f"{STRAYS}{oid}/{name}"
 
 
 def table_key(oid: int, number: int) -> str:

@@ -13,7 +13,7 @@ other way round.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Self
 
 import psycopg
@@ -22,6 +22,8 @@ from tailrace.model import PgType, Relation, decimal_size
 from tailrace.postgres.catalog import read_tables
 from tailrace.postgres.quote import qualified, statement
 from tailrace.postgres.session import Connection
+
+_FORMER_MAX: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,8 @@ class StandingLeaf:
 class Standing:
     """One look at one table. `key` is by what its rows are known downstream. `makeup` is what the
     text of a value depends on beside it, each as an oid and a hash: the labels of the enums and the
-    attributes of the composites that its columns are made of.
+    attributes of the composites that its columns are made of. `former` are partitions that earlier
+    looks have shown and this one does not, the last ones.
     """
 
     oid: int
@@ -73,6 +76,17 @@ class Standing:
     leaves: tuple[StandingLeaf, ...]
     key: tuple[str, ...] = ()
     makeup: tuple[tuple[int, int], ...] = ()
+    former: tuple[int, ...] = field(default=(), compare=False)
+
+    @property
+    def leaf_oids(self) -> frozenset[int]:
+        """The partitions of this look and of earlier ones."""
+        return frozenset([*self.former, *(leaf.oid for leaf in self.leaves)])
+
+    def after(self, before: Standing) -> Standing:
+        """The same look, with what is known from the one before it."""
+        gone = sorted(before.leaf_oids - {leaf.oid for leaf in self.leaves})
+        return replace(self, former=tuple(gone[-_FORMER_MAX:]))
 
     def to_dict(self) -> dict[str, object]:
         """As JSON."""
@@ -89,6 +103,7 @@ class Standing:
             leaves=tuple(StandingLeaf(**leaf) for leaf in value["leaves"]),
             key=tuple(value["key"]),
             makeup=tuple((part, made_of) for part, made_of in value["makeup"]),
+            former=tuple(value.get("former", ())),
         )
 
 
