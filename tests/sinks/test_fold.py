@@ -224,6 +224,15 @@ def test_table_without_a_key_is_refused() -> None:
         fold_of(Source(relation(key=())))
 
 
+def test_null_in_a_row_that_all_of_its_columns_identify_is_refused_by_that_name() -> None:
+    columns = {"id": PgType.INT8, "n": PgType.INT4}
+    keyless = relation(key=("id", "n"), columns=columns, identity=ReplicaIdentity.FULL)
+    source = Source(keyless)
+    source.insert(id=1, n=None)
+    with pytest.raises(SchemaError, match="known by all of its columns, and n is null"):
+        fold_of(source)
+
+
 def test_column_names_with_dots_are_not_paths() -> None:
     names = {"a.b": PgType.INT8, ".c": PgType.TEXT, "n": PgType.INT4}
     source = Source(relation(key=("a.b",), columns=names))
