@@ -49,7 +49,7 @@ def test_what_cannot_be_compared_is_refused(project: Project, database: Database
     project.configure(database.dsn, more=STREAMS)
     for arguments, code, message in [
         (["lakes"], 2, "there is no stream lakes"),
-        (["shown"], 2, "stream shown has a console sink, which keeps nothing to compare"),
+        (["shown"], 2, "stream shown has a console sink; only lakes (type: delta) are compared"),
         (["lake"], 1, "stream lake has not delivered anything yet"),
     ]:
         ended = project.run("verify", *arguments)

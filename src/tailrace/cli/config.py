@@ -146,7 +146,7 @@ class Stream(Section):
     @model_validator(mode="after")
     def _has_something_to_verify(self) -> Stream:
         if self.verify is not None and self.sink.type != "delta":
-            raise ValueError("verify needs a delta sink: any other keeps nothing to compare")
+            raise ValueError("verify needs a delta sink: only lakes are compared")
         return self
 
 

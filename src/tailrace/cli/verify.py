@@ -104,11 +104,12 @@ def _with_lakes(settings: Config) -> list[str]:
 def _section(settings: Config, name: str) -> tuple[StreamSection, DeltaSink]:
     section = settings.streams.get(name)
     if section is None:
-        known = ", ".join(settings.streams)
-        raise ConfigError(f"there is no stream {name}", hint=f"one of: {known}")
+        known = ", ".join(settings.streams) or "none"
+        raise ConfigError(f"there is no stream {name} in the file", hint=f"it has: {known}")
     if section.sink.type != "delta":
         raise ConfigError(
-            f"stream {name} has a {section.sink.type} sink, which keeps nothing to compare"
+            f"stream {name} has a {section.sink.type} sink; only lakes (type: delta) are compared",
+            hint=f"streams that have one: {', '.join(_with_lakes(settings))}",
         )
     return section, section.sink
 
