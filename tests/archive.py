@@ -2,7 +2,7 @@
 
 A JVM that is given the archive (`java_options`) starts a session in half the time, and the tests
 start many. `python -m tests.archive` makes it by delivering a small log once; a Java that cannot
-make one goes without.
+make one goes without. It also fetches the jars, which else every worker would at the same time.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final
 
 from tailrace.spark.java import find_java
 from tailrace.storage import FileStore
+from tests.jars import fetch
 from tests.spark.made_log import MadeLog, Table
 from tests.streams.killing import Driver
 
@@ -34,7 +35,8 @@ def _path() -> Path:
 
 
 def main() -> None:
-    """Make the archive, if there is none."""
+    """Fetch the jars and make the archive, if they are not there."""
+    fetch()
     if _path().exists():
         return
     with tempfile.TemporaryDirectory(prefix="tailrace-archive-", dir=sys.prefix) as directory:

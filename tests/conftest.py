@@ -22,17 +22,13 @@ from pyspark.sql import SparkSession
 from tailrace.sinks.delta.spark import SESSION_SETTINGS, delta_is_available
 from tailrace.spark.session import spark_session
 from tests.archive import java_options
+from tests.jars import jars
 from tests.server import FAST_SETTINGS, VERSIONS, Database, Server, ServerFactory, Servers
-from tests.sinks.queue.broker import kafka_jars
 
 # Time never decides a test: the machine may be busy with others.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("untimed"), max_examples=20)
 settings.load_profile("untimed")
-
-# 4.4.1 is out as well, but 4.4.0 is what these tests have been run with: the Maven repository in
-# reach had no later one for this Spark.
-DELTA_PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
 
 _SERVER_FIXTURES = {
     *("database", "postgres", "postgres_server", "server_dir", "source_servers"),
@@ -157,8 +153,7 @@ def delta_session() -> SparkSession:
     session = spark_session(
         master="local[2]",
         app_name="tests",
-        packages=[DELTA_PACKAGE],
-        settings={**_DELTA_SETTINGS, "spark.jars": ",".join(kafka_jars("connector"))},
+        settings={**_DELTA_SETTINGS, "spark.jars": ",".join(jars("delta") + jars("connector"))},
     )
     assert delta_is_available(session), "Spark was started without Delta: run with -m spark"
     return session

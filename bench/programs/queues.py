@@ -34,7 +34,8 @@ from tailrace.sinks.queue.envelope import Renderer
 from tailrace.sinks.queue.json_columns import Style
 from tailrace.spark.session import spark_session
 from tailrace.storage import FileStore
-from tests.sinks.queue.broker import Broker, kafka_jars
+from tests.jars import jars
+from tests.sinks.queue.broker import Broker
 from tests.sinks.queue.kafka_queue import KafkaQueue
 
 _STREAM: Final = "bench"
@@ -100,7 +101,7 @@ def _kinesis(at: Sinks, directory: Path, url: str, parts: Parts, rounds: int) ->
 
 
 def _kafka(at: Sinks, directory: Path, parts: Parts, rounds: int) -> None:
-    settings = {"spark.jars": ",".join(kafka_jars("connector"))}
+    settings = {"spark.jars": ",".join(jars("connector"))}
     session = spark_session(
         master="local[2]", app_name="tailrace bench", work_dir=directory, settings=settings
     )

@@ -9,7 +9,6 @@ from random import Random
 import pytest
 
 from tests.capture.running import wait_until
-from tests.conftest import DELTA_PACKAGE
 from tests.nursery import KILLED
 from tests.spark.made_log import MadeLog, Table
 from tests.streams.killing import Driver
@@ -40,6 +39,9 @@ class Life:
 def life(log: MadeLog) -> Life:
     return Life(log)
 
+
+PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+"""Fetched by Spark itself, as for a user who names it; other tests have `tests.jars`."""
 
 STEPS = ["before_fix", "before_write", "after_write", "after_finish"]
 POINTS = [*(f"batch.{step}" for step in STEPS), "delta.before_commit", "delta.after_commit"]
@@ -120,7 +122,7 @@ def test_f081_death_of_the_driver_with_delta_on_spark(
     log: MadeLog, life: Life, tmp_path: Path
 ) -> None:
     # Every batch takes such a small machine seconds, so there are few.
-    driver = Driver(log, tmp_path, packages=(DELTA_PACKAGE,), changes_max=6)
+    driver = Driver(log, tmp_path, packages=(PACKAGE,), changes_max=6)
     life.go_on(2)
     assert driver.run(failpoint="delta.after_commit:3") == KILLED, driver.output
     life.go_on(1)

@@ -1,33 +1,24 @@
-"""Kafka's own broker in KRaft mode, and Spark's connector: jars from Maven, fetched once and kept.
-
-They are kept in the user's cache under a name made of the list, and put there whole: several
-workers may fetch them at the same time.
-"""
+"""Kafka's own broker, in KRaft mode."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
-import os
 import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-import pyspark
-
 from tailrace.embedded.address import free_port
 from tailrace.spark.java import find_java
+from tests.jars import jars
 
 PATIENCE_S: Final = 180.0
 
-_LIST: Final = Path(__file__).with_name("kafka.xml")
 _SMALL: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m")
 _PROPERTIES: Final = """
 process.roles=broker,controller
@@ -44,36 +35,13 @@ log.dirs={data}
 """
 
 
-def kafka_jars(part: str) -> list[str]:
-    """The jars of `broker` or of `connector`."""
-    name = hashlib.sha256(_LIST.read_bytes()).hexdigest()[:16]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    place = cache / "tailrace-tests" / f"kafka-{name}"
-    if not place.is_dir():
-        _fetch(place)
-    return sorted(str(jar) for jar in (place / part).glob("*.jar"))
-
-
-def _fetch(place: Path) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    (ivy,) = Path(pyspark.__file__).parent.glob("jars/ivy-*.jar")
-    with tempfile.TemporaryDirectory(dir=place.parent) as directory:
-        pattern = f"{directory}/jars/[conf]/[artifact]-[revision].[ext]"
-        command = [str(find_java().program), "-jar", str(ivy), "-cache", f"{directory}/ivy"]
-        command += ["-warn", "-ivy", str(_LIST), "-retrieve", pattern]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=1200)
-        assert done.returncode == 0, done.stdout + done.stderr
-        with suppress(OSError):  # another worker was quicker
-            Path(directory, "jars").rename(place)
-
-
 class Broker:
     """One broker, which is its own controller."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._config = directory / "server.properties"
-        self._java = [str(find_java().program), *_SMALL, "-cp", ":".join(kafka_jars("broker"))]
+        self._java = [str(find_java().program), *_SMALL, "-cp", ":".join(jars("broker"))]
         self.port = free_port(0)
         directory.mkdir(parents=True)
         ports = {"clients": self.port, "controller": free_port(0)}

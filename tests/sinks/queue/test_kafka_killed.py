@@ -12,7 +12,8 @@ from tailrace.storage import FileStore
 from tests import nursery
 from tests.capture.running import wait_until
 from tests.cli.processes import await_none
-from tests.sinks.queue.broker import PATIENCE_S, kafka_jars
+from tests.jars import jars
+from tests.sinks.queue.broker import PATIENCE_S
 from tests.sinks.queue.kafka_queue import KafkaQueue
 from tests.streams import killed_sink
 from tests.streams.test_killed_sinks import KEYS, history
@@ -32,7 +33,7 @@ def test_f081_f097_killed_kafka_process_loses_nothing_and_repeats_at_most_a_wind
     store, output = FileStore(tmp_path / "log"), tmp_path / "output.txt"
     history(store, ROUNDS)
     options = json.dumps({"type": "kafka", **kafka.options(), "window_count": WINDOW})
-    told = (store.url, options, ",".join(kafka_jars("connector")), str(tmp_path / "work"))
+    told = (store.url, options, ",".join(jars("connector")), str(tmp_path / "work"))
     process = nursery.start(killed_sink.main, *told, failpoint="", output=output)
     try:
         wait_until(
