@@ -425,9 +425,10 @@ def test_f034_f035_a_server_that_cannot_is_told_what_to_set_and_nothing_is_left(
         admin.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
         admin.execute("SELECT pg_create_logical_replication_slot('other', 'pgoutput')")
         assert "max_replication_slots" in refusal(Running(running, store), SourceError).hint
+        assert admin.execute("SELECT count(*) FROM pg_publication").fetchone() == (0,)
         admin.execute("SELECT pg_drop_replication_slot('other')")
         with Running(running, store) as capture:
-            # What the failed beginning left behind is no obstacle.
+            # The intent that the failed beginning left behind is no obstacle.
             capture.wait_for_stream()
             second = Running(running, store)
             assert "max_wal_senders" in refusal(second, SourceError).hint

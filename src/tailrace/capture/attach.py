@@ -85,13 +85,25 @@ def _begin(to: Attachment, server: Server, slot: SlotState | None) -> Tip:
     for roll in _rolls(to, with_buffers=to.with_buffers):
         make_publication(to.conn, to.store, roll)
     failpoint("attach.after_publication")
-    start = _make_slot(to)
+    start = _make_slot_or_leave_nothing(to)
     failpoint("attach.after_slot")
     source = SourceIdentity(str(server.system_id), server.timeline)
     tip = put_genesis(to.store, source, start, writer_id=to.writer_id, note=to.note(server))
     failpoint("attach.after_genesis")
     logger.info("log begun slot=%s start=%s url=%s", to.names.slot, start, to.store.url)
     return tip
+
+
+def _make_slot_or_leave_nothing(to: Attachment) -> Lsn:
+    """Where there is no room for the slot, publications alone are of no use to anybody."""
+    try:
+        return _make_slot(to)
+    except SourceError as error:
+        # One that passes may mean that we do not lead any more, and that they are another's.
+        if not error.retry:
+            for roll in _rolls(to, with_buffers=to.with_buffers):
+                drop_publication(to.conn, roll.publication)
+        raise
 
 
 def _make_slot(to: Attachment) -> Lsn:
