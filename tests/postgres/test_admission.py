@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from psycopg import sql
 
 from tailrace.errors import ConfigError, SourceError
 from tailrace.postgres.add_table import add_table
@@ -13,7 +14,7 @@ from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.selection import Selection
 from tailrace.postgres.session import Connection, connect
 from tailrace.postgres.slot import create_slot
-from tests.server import ServerFactory
+from tests.server import Database, ServerFactory
 
 NAMES = SourceNames.of("main")
 
@@ -123,6 +124,17 @@ def test_f034_f035_a_server_that_cannot_is_blocked(postgres_server: ServerFactor
     text = "\n".join(finding.message for finding in found)
     for words in ("wal_level", "replication slots", "wal senders", "synchronous", "64 MB"):
         assert words in text
+
+
+def test_f035_a_role_that_may_make_no_publication_is_told_once(
+    source: Database, admin: Connection, capture: Connection
+) -> None:
+    revoke = sql.SQL("REVOKE CREATE ON DATABASE {} FROM capture")
+    admin.execute(revoke.format(sql.Identifier(source.name)))
+    (found,) = [each for each in _check(capture) if "publication" in each.message]
+    assert (found.severity, found.subject) == (Severity.BLOCKER, "role capture")
+    admin.execute(found.fix.encode())
+    assert _check(capture) == []
 
 
 def test_f052_a_keyless_table_is_refused_or_taken_by_its_inserts_alone(

@@ -48,7 +48,7 @@ def check(
         server = read_server(conn, slot=names.slot)
         slot = read_slot(conn, names.slot)
         is_in_use = slot is not None and not slot.is_lost
-        return [
+        found = [
             *server_findings(
                 server, application_name=application_name, is_wal_optional=is_wal_optional
             ),
@@ -59,6 +59,8 @@ def check(
             ),
             *_pattern_findings(conn, names, parsed, selection, may_use_triggers),
         ]
+        # Two publications that cannot be made have one reason.
+        return list(dict.fromkeys(found))
     except psycopg.Error as exc:
         raise source_error(exc) from exc
 
