@@ -386,6 +386,7 @@ def test_the_password_is_in_no_text_of_the_configuration() -> None:
         f"postgresql://ann:{PASSWORD}@more@db/shop",
         f"postgresql://ann:x@{PASSWORD}@db/shop",
         f"mysql://ann:{PASSWORD}@db/shop",
+        f"postgresql://ann:{PASSWORD}@db:shop/5432",
     ],
 )
 def test_f112_a_wrong_dsn_is_refused_without_quoting_it(dsn: str) -> None:

@@ -205,4 +205,7 @@ def _parse(dsn: str) -> dict[str, str]:
     # messages.
     if any("@" in str(params.get(name) or "") for name in ("host", "port")):
         raise ConfigError("source.dsn has an @ in its host or port", hint=hint)
+    # libpq would say so too late: only when the host is looked up, and as if that were at fault.
+    if not re.fullmatch(r"[0-9,\s]*", str(params.get("port") or "")):
+        raise ConfigError("source.dsn has a port that is no number", hint=hint)
     return {key: str(value) for key, value in params.items() if value is not None}
