@@ -27,16 +27,17 @@ def test_tables_are_judged_one_by_one(project: Project, database: Database) -> N
         admin.execute("CREATE TABLE filled AS SELECT 1 AS id")
         admin.execute("ALTER TABLE filled ADD PRIMARY KEY (id)")
         before = admin.execute("SELECT count(*) FROM pg_publication").fetchone()
-        project.configure(database.dsn, tables=["public.*", "public.godo", "other.*"])
+        project.configure(database.dsn, tables=["public.*", "public.godo", "public.x*", "other.*"])
         ended = project.run("check", "--json")
         assert (ended.code, ended.err) == (1, "")
         assert findings(ended) == {
             "public.keyless": ("blocker", 'ALTER TABLE "public"."keyless" ADD PRIMARY KEY (…);'),
             "public.godo": ("blocker", "did you mean public.good?"),
-            "other.*": (
+            "public.x*": (
                 "warning",
                 "make a table, which is taken up by itself; or correct capture.tables",
             ),
+            "other.*": ("blocker", "correct it, or make the schema"),
         }
         assert set(ended.json_list[0]) == {"severity", "subject", "message", "fix"}
         assert admin.execute("SELECT count(*) FROM pg_publication").fetchone() == before

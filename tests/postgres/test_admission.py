@@ -79,10 +79,32 @@ def test_a_name_without_a_table_is_a_blocker_with_the_nearest_name(
         require_tables(capture, ["app.orders", "app.order"])
 
 
-def test_a_wildcard_without_a_table_may_find_one_later(capture: Connection) -> None:
-    (missing,) = _check(capture, "nowhere.*")
-    assert (missing.severity, missing.subject) == (Severity.WARNING, "nowhere.*")
-    require_tables(capture, ["nowhere.*"])
+def test_a_wildcard_without_a_table_may_find_one_later_and_says_so(
+    capture: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    (missing,) = _check(capture, "app.*")
+    assert (missing.severity, missing.subject) == (Severity.WARNING, "app.*")
+    with caplog.at_level("INFO", logger="tailrace"):
+        require_tables(capture, ["app.*", "no*.*"])
+    assert [message.rpartition("=")[2] for message in caplog.messages] == ["app.*", "no*.*"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "schema", "cure"),
+    [
+        ("ap.*", "ap", "did you mean schema app?"),
+        ('"No Where".o*', "No Where", "correct it, or make the schema"),
+    ],
+)
+def test_a_wildcard_in_a_schema_that_does_not_exist_is_refused(
+    capture: Connection, pattern: str, schema: str, cure: str
+) -> None:
+    (wrong,) = _check(capture, pattern)
+    assert (wrong.severity, wrong.subject) == (Severity.BLOCKER, pattern)
+    assert (wrong.message, wrong.fix) == (f"matches no table: no schema {schema}", cure)
+    with pytest.raises(ConfigError, match=f"no schema {schema}") as caught:
+        require_tables(capture, [pattern])
+    assert caught.value.hint == cure
 
 
 def test_a_wildcard_passes_over_views_and_leaves_and_a_name_does_not(

@@ -5,13 +5,14 @@ Each table is judged alone: one that cannot be taken never keeps out the others.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 
 import psycopg
 
 from tailrace.errors import ConfigError
-from tailrace.postgres.catalog import TableInfo, read_tables, relation_names
+from tailrace.postgres.catalog import TableInfo, read_tables, relation_names, schema_names
 from tailrace.postgres.check_publication import publication_findings, slot_findings
 from tailrace.postgres.check_server import by_triggers, server_findings
 from tailrace.postgres.check_table import table_findings
@@ -26,6 +27,8 @@ from tailrace.postgres.slot import read_slot
 from tailrace.postgres.sqlstate import source_error
 
 __all__ = ["Finding", "Severity", "check", "is_blocked", "require_tables", "table_findings"]
+
+logger = logging.getLogger(__name__)
 
 
 def check(
@@ -66,15 +69,20 @@ def check(
 
 
 def require_tables(conn: Connection, patterns: Sequence[str]) -> None:
-    """Raise ConfigError if a name without wildcards is nobody's."""
+    """Raise ConfigError if a name without wildcards is nobody's, or a schema does not exist. Says
+    which patterns mean no table yet: capture would wait for one without a word.
+    """
     try:
-        relations = relation_names(conn)
+        relations, schemas = relation_names(conn), schema_names(conn)
     except psycopg.Error as exc:
         raise source_error(exc) from exc
     for pattern in map(TablePattern.parse, patterns):
-        if pattern.exact and not any(pattern.matches(*names) for _, *names in relations):
-            finding = _no_match(pattern, relations)
+        if any(pattern.matches(*names) for _, *names in relations):
+            continue
+        finding = _no_match(pattern, relations, schemas)
+        if finding.severity is Severity.BLOCKER:
             raise ConfigError(f"{finding.subject} {finding.message}", hint=finding.fix)
+        logger.info("no table yet, waiting for one pattern=%s", pattern.text)
 
 
 def is_blocked(findings: Sequence[Finding]) -> bool:
@@ -98,7 +106,7 @@ def _pattern_findings(
         matched = [table for table in read_tables(conn, oids) if pattern.exact or table.is_table]
         asked |= {table.oid: table for table in matched}
         if not matched:
-            findings.append(_no_match(pattern, relations))
+            findings.append(_no_match(pattern, relations, schema_names(conn)))
     members = {member.relation_oid for member in published_tables(conn, names)}
     for table in sorted(asked.values(), key=lambda table: (table.schema, table.name)):
         is_published = table.oid in members
@@ -116,7 +124,14 @@ def _pattern_findings(
     return findings
 
 
-def _no_match(pattern: TablePattern, relations: Sequence[tuple[int, str, str]]) -> Finding:
+def _no_match(
+    pattern: TablePattern, relations: Sequence[tuple[int, str, str]], schemas: Sequence[str]
+) -> Finding:
+    if not pattern.exact and pattern.schema_name not in (None, *schemas):
+        # Most likely a slip, and with it every table that was captured so far would be let go.
+        nearest = get_close_matches(pattern.schema_name or "", schemas, n=1)
+        fix = f"did you mean schema {nearest[0]}?" if nearest else "correct it, or make the schema"
+        return blocker(pattern.text, f"matches no table: no schema {pattern.schema_name}", fix)
     if not pattern.exact:
         fix = "make a table, which is taken up by itself; or correct capture.tables"
         return warning(pattern.text, "matches no table yet", fix)

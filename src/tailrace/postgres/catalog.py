@@ -202,6 +202,11 @@ def relation_names(conn: Connection) -> list[tuple[int, str, str]]:
     return [(oid, schema, name) for oid, schema, name in conn.execute(_NAMES)]
 
 
+def schema_names(conn: Connection) -> list[str]:
+    """All schemas, also those without a table."""
+    return [name for (name,) in conn.execute("SELECT nspname::text FROM pg_namespace")]
+
+
 def read_tables(conn: Connection, oids: Iterable[int]) -> list[TableInfo]:
     """Those of the relations that still exist, by name."""
     with conn.cursor(row_factory=dict_row) as cursor:

@@ -19,7 +19,7 @@ _PATTERN: Final = re.compile(rf"({_PART})\.({_PART})")
 
 @dataclass(frozen=True, slots=True)
 class TablePattern:
-    """One pattern; `exact` if it can match one name only.
+    """One pattern; `exact` if it can match one name only, `schema_name` if one schema only.
 
     >>> TablePattern.parse("public.order*").matches("public", "orders")
     True
@@ -31,6 +31,7 @@ class TablePattern:
     schema: re.Pattern[str]
     table: re.Pattern[str]
     exact: bool
+    schema_name: str | None
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -43,7 +44,8 @@ class TablePattern:
             )
         schema, table = match.groups()
         exact = not (_is_wild(schema) or _is_wild(table))
-        return cls(text, _compiled(schema), _compiled(table), exact)
+        schema_name = None if _is_wild(schema) else _plain(schema)
+        return cls(text, _compiled(schema), _compiled(table), exact, schema_name)
 
     def matches(self, schema: str, table: str) -> bool:
         """True if the pattern means this table."""
@@ -54,8 +56,12 @@ def _is_wild(part: str) -> bool:
     return not part.startswith('"') and ("*" in part or "?" in part)
 
 
+def _plain(part: str) -> str:
+    return part[1:-1].replace('""', '"') if part.startswith('"') else part
+
+
 def _compiled(part: str) -> re.Pattern[str]:
     if part.startswith('"'):
-        return re.compile(re.escape(part[1:-1].replace('""', '"')))
+        return re.compile(re.escape(_plain(part)))
     wild = {"*": ".*", "?": "."}
     return re.compile("".join(wild.get(c) or re.escape(c) for c in part), re.DOTALL)
