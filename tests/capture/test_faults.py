@@ -208,6 +208,9 @@ def test_f088_a_full_disk_stops_acknowledgement_and_capture_goes_on_when_there_i
         source.execute("INSERT INTO t SELECT g, 'does not' FROM generate_series(1, 100) g")
         capture.wait_until(lambda: disk.refusal_count >= 3)
         assert confirmed(source) <= before
+        # Whoever watches the server's disk sees what this costs it.
+        source.execute("SELECT pg_logical_emit_message(false, 'other', repeat('x', 1000000))")
+        capture.wait_until(lambda: capture.value("retained_wal_bytes") > 1_000_000)
         disk.is_full = False
         wait_acknowledged(capture, source)
     assert_equal(store, source, "public.t")

@@ -29,7 +29,7 @@ from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.selection import Selection
 from tailrace.postgres.server import wal_position
 from tailrace.postgres.session import Connection, connect, source_error
-from tailrace.postgres.slot import read_slot
+from tailrace.postgres.slot import SlotState, read_slot
 from tailrace.storage import Store
 
 logger = logging.getLogger(__name__)
@@ -72,6 +72,12 @@ class Tables(Protocol):
 
     def close(self) -> None:
         """Give up what is under way."""
+
+
+def observe_retained(conn: Connection, slot: SlotState | None, metrics: Metrics) -> None:
+    """Note how much WAL the server keeps for us."""
+    if slot is not None and slot.restart_lsn is not None:
+        metrics.retained_bytes.set(wal_position(conn) - slot.restart_lsn)
 
 
 class Housekeeping:
@@ -157,11 +163,9 @@ class Housekeeping:
         )
 
     def _look_after_tables(self) -> None:
-        conn, duties = self._connection(), self._duties
+        conn = self._connection()
         self._say_refusals(self._tables.look_after(conn, should_go_on=self._should_go_on))
-        slot = read_slot(conn, duties.names.slot)
-        if slot is not None and slot.restart_lsn is not None:
-            self._metrics.retained_bytes.set(wal_position(conn) - slot.restart_lsn)
+        observe_retained(conn, read_slot(conn, self._duties.names.slot), self._metrics)
 
     def _should_go_on(self) -> bool:
         return not self._stop.is_set()

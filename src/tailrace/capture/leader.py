@@ -23,7 +23,7 @@ from tailrace.capture.buffers.translate import Translator
 from tailrace.capture.buffers.translating import TranslatingWriter
 from tailrace.capture.core import Core
 from tailrace.capture.footing import carries_buffers
-from tailrace.capture.housekeeping import Duties, Housekeeping, Tables
+from tailrace.capture.housekeeping import Duties, Housekeeping, Tables, observe_retained
 from tailrace.capture.hybrid.on_record import Task
 from tailrace.capture.hybrid.tables import HybridTables
 from tailrace.capture.keeper import Keeper
@@ -167,6 +167,8 @@ class Leader:
         slot = read_slot(conn, names.slot)
         assert slot is not None
         check_gap(slot, tip)
+        # Housekeeping does it later, but if the store fails no leadership lasts until then.
+        observe_retained(conn, slot, self._metrics)
         logger.info("streaming slot=%s from=%s", names.slot, tip.position)
 
     def _stream(self, tip: Tip) -> None:
