@@ -91,6 +91,7 @@ def test_f010_a_slot_that_was_advanced_by_hand_is_a_gap(
     source.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", [NAMES.slot])
     error = refusal(begun, SourceGap)
     assert str(confirmed(source)) in str(error)
+    assert "tailrace teardown" in error.hint
 
 
 def test_f010_a_slot_that_another_session_has_moved_while_we_waited_for_it_is_a_gap(

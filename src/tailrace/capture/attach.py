@@ -172,5 +172,6 @@ def check_gap(slot: SlotState, tip: Tip) -> None:
         raise SourceGap(
             f"slot {slot.name} is at {confirmed}, the log ends at {tip.position}: "
             "the changes between them are not in the log",
-            hint="was the log restored from a backup, or the slot moved or made again by hand?",
+            hint="was the log restored from a backup, or the slot moved by hand? bring back the "
+            "newest log; without it, run `tailrace teardown` and begin a new one",
         )
