@@ -52,8 +52,8 @@ _TEMPORARY_AGE_MAX_S: Final = 3600.0
 
 # What to do, and whether trying again may help without a person.
 _REMEDIES: Final = {
-    errno.ENOSPC: ("the disk is full: free some space and it goes on by itself", True),
-    errno.EDQUOT: ("the disk quota is used up: free some space and it goes on by itself", True),
+    errno.ENOSPC: ("the disk is full: free some space; what runs then goes on", True),
+    errno.EDQUOT: ("the disk quota is used up: free some space; what runs then goes on", True),
     errno.EIO: ("the disk failed: look at the kernel log and check the disk", True),
     errno.ENOENT: ("someone removed a directory or a temporary file of the store", True),
     errno.EROFS: ("the file system is read-only: it was mounted so, or it met a disk fault", False),
