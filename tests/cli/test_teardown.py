@@ -6,6 +6,7 @@ import io
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from tests.cli.project import Project
 from tests.server import Database
@@ -61,6 +62,24 @@ def test_after_all_is_gone_a_new_log_begins(project: Project, database: Database
             admin.execute("INSERT INTO t VALUES (2)")
             project.await_captured(admin)
     assert project.run("log", "cat").json["id"] == 2
+
+
+def test_the_log_of_another_source_stays_and_nothing_is_dropped(
+    project: Project, database: Database
+) -> None:
+    project.configure(database.dsn)
+    with project.capturing():
+        pass
+    before = project.store.list("")
+    elsewhere = make_conninfo(database.dsn, dbname="postgres")
+    for dsn, source in ((database.dsn, "other"), (elsewhere, "other")):
+        project.configure(dsn, source=source)
+        code, error, hint = project.run("teardown", "--yes", "--log").failure
+        assert code == 2
+        assert "belongs to" in error and "log.url" in hint
+        assert project.store.list("") == before
+    with database.connect() as admin:
+        assert made(admin) == 3
 
 
 def test_triggers_and_their_schemas_go_with_the_last_source(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tailrace.errors import ConfigError, SegmentMissing, SourceError, SourceGap
-from tailrace.log import Header, Tip, layout, recover_tip
+from tailrace.log import Header, Tip, layout, read_genesis, recover_tip
 from tailrace.postgres.publication import fingerprint
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.server import Server, wal_position
@@ -73,8 +73,26 @@ def claim(to: Attachment, server: Server, slot: SlotState | None) -> None:
     _put_intent(to, server)
 
 
+def require_own(to: Attachment, server: Server) -> None:
+    """Raise ConfigError if a log that is there, or only begun, is another's."""
+    genesis = read_genesis(to.store)
+    if genesis is not None:
+        _check_owner(to, server, genesis)
+    else:
+        _has_intent(to, server)
+
+
 def check_source(to: Attachment, server: Server, genesis: Header) -> None:
     """Raise ConfigError or SourceGap unless the log is of this server, and of this history."""
+    _check_owner(to, server, genesis)
+    if genesis.source.timeline != server.timeline:
+        raise SourceGap(
+            f"the server is on timeline {server.timeline}, the log on {genesis.source.timeline}",
+            hint="after a failover or a restore the log cannot go on: begin a new one",
+        )
+
+
+def _check_owner(to: Attachment, server: Server, genesis: Header) -> None:
     note = genesis.note or {}
     if genesis.source.system_id != str(server.system_id) or note["database"] != server.database:
         raise ConfigError(
@@ -85,11 +103,6 @@ def check_source(to: Attachment, server: Server, genesis: Header) -> None:
         raise ConfigError(
             f"the log at {to.store.url} belongs to slot {note['slot']}",
             hint="correct source.name or log.url: each source needs a log of its own",
-        )
-    if genesis.source.timeline != server.timeline:
-        raise SourceGap(
-            f"the server is on timeline {server.timeline}, the log on {genesis.source.timeline}",
-            hint="after a failover or a restore the log cannot go on: begin a new one",
         )
 
 

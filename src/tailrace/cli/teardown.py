@@ -50,9 +50,11 @@ def teardown(
 
 def _drop(dsn: str, names: SourceNames, log: Store | None) -> None:
     """As the leader, so that nobody captures meanwhile."""
+    from tailrace.capture.origin import Attachment, require_own
     from tailrace.control.removal import remove_capture
     from tailrace.postgres.lock_session import LockSession
     from tailrace.postgres.publication import drop_publication
+    from tailrace.postgres.server import read_server
     from tailrace.postgres.session import connect
     from tailrace.postgres.slot import drop_slot
 
@@ -61,6 +63,10 @@ def _drop(dsn: str, names: SourceNames, log: Store | None) -> None:
         if not leader.try_lock(names.slot):
             raise SourceError(f"a capture process leads slot {names.slot}", hint="stop it first")
         with connect(dsn) as conn:
+            if log is not None:
+                # A wrong log.url must not cost another source its log.
+                own = Attachment(conn, log, names, writer_id="", go_on=lambda: None)
+                require_own(own, read_server(conn, slot=names.slot))
             drop_slot(conn, names.slot)
             for publication in (names.publication, names.inserts, names.buffers, names.shadow):
                 drop_publication(conn, publication)
