@@ -126,6 +126,8 @@ def test_f035_a_table_of_somebody_else(project: Project, database: Database, app
     code, error, hint = project.run("capture").failure
     assert code == 1
     assert error == "public.orders belongs to postgres: only its owner may publish it"
+    with database.connect() as admin:
+        assert admin.execute("SELECT FROM pg_replication_slots").fetchall() == []
     assert 'ALTER TABLE "public"."orders" OWNER TO "app"' in hint
 
 
@@ -164,6 +166,9 @@ def test_a_table_that_cannot_be_taken_is_an_error_if_named_and_left_out_if_not(
         code, error, hint = project.run("capture").failure
         assert code == 1
         assert words in error and cure in hint
+        # Whoever gives up now leaves no slot behind, for which the server would keep its wal.
+        assert admin.execute("SELECT FROM pg_replication_slots").fetchall() == []
+        assert admin.execute("SELECT FROM pg_publication").fetchall() == []
         admin.execute("CREATE TABLE good (id int PRIMARY KEY)")
         project.configure(database.dsn)
         with project.capturing() as capture:

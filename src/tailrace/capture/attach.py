@@ -31,7 +31,7 @@ from tailrace.capture.roll import (
     rolls_of,
     settle,
 )
-from tailrace.errors import SlotLost, SourceError, SourceGap
+from tailrace.errors import SchemaError, SlotLost, SourceError, SourceGap
 from tailrace.failpoint import failpoint
 from tailrace.log import Header, SourceIdentity, Tip, put_genesis, read_genesis
 from tailrace.model import Lsn
@@ -95,10 +95,13 @@ def _begin(to: Attachment, server: Server, slot: SlotState | None) -> Tip:
 
 
 def _make_slot_or_leave_nothing(to: Attachment) -> Lsn:
-    """Where there is no room for the slot, publications alone are of no use to anybody."""
+    """Where there is no room for the slot, publications alone are of no use to anybody. Nor is a
+    slot that nobody reads: the server would keep its wal for it until the disk is full.
+    """
     try:
+        to.before_slot()
         return _make_slot(to)
-    except SourceError as error:
+    except (SchemaError, SourceError) as error:
         # One that passes may mean that we do not lead any more, and that they are another's.
         if not error.retry:
             for roll in _rolls(to, with_buffers=to.with_buffers):

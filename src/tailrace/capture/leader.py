@@ -26,6 +26,7 @@ from tailrace.capture.footing import carries_buffers
 from tailrace.capture.housekeeping import Duties, Housekeeping, Tables, observe_retained
 from tailrace.capture.hybrid.on_record import Task
 from tailrace.capture.hybrid.tables import HybridTables
+from tailrace.capture.hybrid.wanting import foresee_refusals
 from tailrace.capture.keeper import Keeper
 from tailrace.capture.looks import keep_shapes
 from tailrace.capture.membership import refuse
@@ -121,6 +122,7 @@ class Leader:
                 self._writer_id,
                 go_on,
                 with_buffers=duties.hybrid.may_use_triggers,
+                before_slot=lambda: foresee_refusals(conn, duties.selection, duties.hybrid),
             )
             tip = attach(to)
             self._take_in_buffers_if_it_can()

@@ -29,6 +29,7 @@ BUFFERS: Final = "buffers"
 class Attachment:
     """Everything that joining a log and a source needs; `go_on` is called between steps, and raises
     if told to stop. With `with_buffers` a new log can take in what triggers have buffered.
+    `before_slot` is called before a slot is made, and raises SchemaError if there is no use for it.
     """
 
     conn: Connection
@@ -37,6 +38,7 @@ class Attachment:
     writer_id: str
     go_on: Callable[[], None]
     with_buffers: bool = False
+    before_slot: Callable[[], None] = lambda: None
 
     def note(self, server: Server) -> dict[str, object]:
         """What the genesis of a new log says of its source."""

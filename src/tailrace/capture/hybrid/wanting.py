@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tailrace.capture.modes import CaptureMode, TableRules
-from tailrace.postgres.catalog import TableInfo
+from tailrace.capture.membership import Refusal, refuse
+from tailrace.capture.modes import CaptureMode, HybridSettings, TableRules
+from tailrace.postgres.catalog import TableInfo, tables_matching
 from tailrace.postgres.check_table import table_findings
 from tailrace.postgres.finding import Finding, Severity
 from tailrace.postgres.selection import Selection
@@ -56,6 +57,21 @@ def wanted_means(
     if rules.mode is CaptureMode.WAL:
         return Wanted(Means.NOTHING, _no_slot(table))
     return Wanted(Means.TRIGGER)
+
+
+def foresee_refusals(conn: Connection, selection: Selection, hybrid: HybridSettings) -> None:
+    """Raise SchemaError for what would be refused anyway, while nothing has been made for it yet.
+    A table that may be altered so that it fits is not judged.
+    """
+    tables = tables_matching(conn, selection.patterns)
+    refusals = []
+    for table in tables:
+        rules = hybrid.of(table)
+        if not rules.auto_replica_identity:
+            wanted = wanted_means(conn, table, rules, selection, has_slot=True, is_captured=False)
+            if wanted.blocker is not None:
+                refusals.append(Refusal(table, wanted.blocker.message, wanted.blocker.fix))
+    refuse(selection.patterns, refusals, member_count=len(tables) - len(refusals))
 
 
 def _blocker(
