@@ -65,3 +65,16 @@ def test_the_log_is_shown_although_postgres_is_away(project: Project, database: 
     assert ended.json["source"]["error"] == "nothing listens at 127.0.0.1:1"
     assert ended.json["log"]["object_count"] == 1
     assert "hunter2" not in ended.out + ended.err
+
+
+def test_a_log_of_another_database_is_told_and_not_measured(
+    project: Project, database: Database
+) -> None:
+    project.configure(database.dsn)
+    with project.capturing():
+        pass
+    project.configure(make_conninfo(database.dsn, dbname="postgres"))
+    ended = project.run("status", "--json")
+    assert (ended.code, ended.json["source"]["state"]) == (1, "unknown")
+    assert "belongs to another database" in ended.json["source"]["error"]
+    assert ended.json["log"]["lag_bytes"] is None

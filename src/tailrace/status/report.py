@@ -15,10 +15,11 @@ from typing import Final
 import psycopg
 
 from tailrace.capture.footing import is_drained
+from tailrace.capture.origin import Attachment, require_own
 from tailrace.control.captured import CapturedTable, captured_tables
 from tailrace.control.health import TableStat, read_stats
 from tailrace.control.tracking import Mode
-from tailrace.errors import LogError, SourceError
+from tailrace.errors import ConfigError, LogError, SourceError
 from tailrace.log import Reader, layout, read_genesis
 from tailrace.log.age import oldest_commit_s
 from tailrace.log.bases import newest_positions
@@ -29,7 +30,7 @@ from tailrace.postgres.leading import leader_pid
 from tailrace.postgres.pattern import TablePattern
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.selection import Selection
-from tailrace.postgres.server import wal_position
+from tailrace.postgres.server import read_server, wal_position
 from tailrace.postgres.session import connect, source_error
 from tailrace.postgres.slot import SlotState, read_slot
 from tailrace.sinks.queue.dead_letter import DeadLetters, lanes_of
@@ -56,7 +57,8 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SourceReport:
-    """The slot and its tables, as Postgres sees them; `error` if Postgres could not be asked.
+    """The slot and its tables, as Postgres sees them; `error` if Postgres could not be asked, or is
+    not what the log was made from.
 
     `safe_wal_bytes` is how much more may be written before the slot is lost; None without a limit.
     `modes` is what the control schema shows of each table; empty where there is none.
@@ -157,7 +159,7 @@ def gather(
     positions = reader_positions(reader.store)
     based = newest_positions(reader.store)
     wanted = wanted_bases(reader.store, based)
-    source = _source(dsn, names, selection, based, wanted, log)
+    source = _source(dsn, names, selection, based, wanted, log, reader.store)
     reports = tuple(
         replace(
             _with_letters(_stream(name, positions.get(name), log, reader, now_s), reader.store),
@@ -183,11 +185,15 @@ def _source(
     based: Collection[int],
     wanted: Mapping[int, WantedBase],
     log: LogReport,
+    store: Store,
 ) -> SourceReport:
     if dsn is None:
         return SourceReport(names.slot, State.UNKNOWN, error="the embedded postgres is not running")
     try:
         with connect(dsn) as conn:
+            # What is said of slot and log below would be of two sources.
+            own = Attachment(conn, store, names, writer_id="", go_on=lambda: None)
+            require_own(own, read_server(conn, slot=names.slot))
             slot = read_slot(conn, names.slot)
             captured = captured_tables(conn, names)
             excluded = left_out(conn, selection, {each.oid for each in captured})
@@ -197,7 +203,7 @@ def _source(
             modes = tuple(read_stats(conn, names.slot))
     except psycopg.Error as error:
         return SourceReport(names.slot, State.UNKNOWN, error=str(source_error(error)))
-    except SourceError as error:
+    except (ConfigError, SourceError) as error:
         return SourceReport(names.slot, State.UNKNOWN, error=str(error))
     return SourceReport(
         slot=names.slot,
