@@ -367,6 +367,44 @@ def test_base_comes_behind_a_truncate_as_rows_read(receiver: WebhookQueue) -> No
     assert len({event_id(message) for message in receiver.received()}) == 7
 
 
+def long_base(keys: int = 40) -> Source:
+    """A table whose base comes in parts of two rows, far smaller than a window."""
+    source = Source()
+    for key in range(keys):
+        source.insert(id=key, n=key)
+    source.take()
+    return source
+
+
+def test_base_that_is_interrupted_goes_on_where_it_was(queue: Queue) -> None:
+    store, source = MemoryStore(), long_base()
+    queue.faults.fail(31, Kind.INFRASTRUCTURE)
+    sink = open_queue(queue, store, window_count=8)
+    with pytest.raises(SinkError):
+        sink.load(load_of(1, source), source.base())
+    queue.faults.clear()
+    sink.load(load_of(1, source), source.base())
+    sink.close()
+    found = [event_id(message) for message in queue.received()]
+    assert len(found) == len(set(found)) == 41, "what was taken is not sent again"
+
+
+def test_f081_base_after_a_restart_repeats_at_most_a_window(queue: Queue) -> None:
+    store, source = MemoryStore(), long_base()
+    queue.faults.fail(31, Kind.INFRASTRUCTURE)
+    sink = open_queue(queue, store, window_count=8)
+    with pytest.raises(SinkError):
+        sink.load(load_of(1, source), source.base())
+    sink.close()
+    queue.faults.clear()
+    sink = open_queue(queue, store, window_count=8)
+    sink.load(load_of(1, source), source.base())
+    sink.close()
+    found = [event_id(message) for message in queue.received()]
+    assert len(set(found)) == 41
+    assert len(found) - 41 <= (8 if queue.kind == "webhook" else 0)
+
+
 def test_load_outdoes_older_dead_letters_which_are_never_sent_again(receiver: WebhookQueue) -> None:
     store, (source, made) = MemoryStore(), batches()
     receiver.faults.fail(2, Kind.POISON)

@@ -12,15 +12,17 @@ from tailrace.sinks.queue.window import Window
 @dataclass(slots=True)
 class Passage:
     """A batch's messages are numbered from its beginning, however many at a time they come: so
-    many of them were handed over, and these are settled. `saved` is how many are durably known to
-    be, `arrived` are the delivery ids of what the queue has of it.
+    many of them were handed over; everything before the frontier is settled, and so is what is
+    ahead of it. `saved` is how many are durably known to be, `arrived` are the delivery ids of what
+    the queue has of it.
     """
 
     sequence: int
     saved: int
     arrived: frozenset[str]
     passed: int = 0
-    settled: set[int] = field(default_factory=set)
+    frontier: int = 0
+    ahead: set[int] = field(default_factory=set)
 
     def enter(self, messages: Sequence[Message]) -> int:
         """Some more are handed over; returns the number of the first."""
@@ -35,17 +37,17 @@ class Passage:
         return [
             at
             for at, message in enumerate(messages)
-            if first + at < self.saved
-            or first + at in self.settled
+            if first + at < max(self.saved, self.frontier)
+            or first + at in self.ahead
             or at in arrived
             or message.place in redriven
         ]
 
     def note(self, first: int, window: Window) -> None:
         """What a window over the messages from `first` on has settled."""
-        self.settled = {at for at in self.settled if at >= first}
-        self.settled.update(range(first, first + window.frontier))
-        self.settled.update(first + at for at in window.ahead)
+        self.frontier = max(self.frontier, first + window.frontier)
+        self.ahead.update(first + at for at in window.ahead)
+        self.ahead = {at for at in self.ahead if at >= self.frontier}
 
 
 def _arrived(messages: Sequence[Message], delivery_ids: frozenset[str]) -> set[int]:

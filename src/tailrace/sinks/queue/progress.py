@@ -17,7 +17,8 @@ from tailrace.storage import Entry, ObjectExists, Store
 
 _KEEP: Final = 4
 """A message beyond the newest of these was not yet in the window at the oldest: each moves the
-window by half of its count or by half of its bytes, so three of them move it by its whole.
+window by half of its count or by half of its bytes, so three of them move it by its whole; or it
+is the end of a part of a base, and nothing behind that was sent before.
 """
 
 

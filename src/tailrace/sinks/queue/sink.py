@@ -107,6 +107,8 @@ class QueueSink:
             self._parked = None
             self._send(passage, [self._renderer.base_begin(load)])
             for part in rows:
+                # What came before is settled, and counts no more for the window of this part.
+                self._save(passage, passage.passed)
                 self._send(passage, self._renderer.base(load, part))
 
     def committed(self, stream: str, relations: Iterable[Relation]) -> dict[str, int]:
@@ -154,8 +156,7 @@ class QueueSink:
         window = self._outlet.window(messages, parked, settled)
 
         def save(frontier: int) -> None:
-            if first + frontier > passage.saved:
-                self._progress.save(passage.sequence, first + frontier)
+            self._save(passage, first + frontier)
 
         try:
             self._outlet.run(messages, window, park=self._put_letter, save=save)
@@ -165,6 +166,11 @@ class QueueSink:
             raise
         finally:
             passage.note(first, window)
+
+    def _save(self, passage: Passage, count: int) -> None:
+        if count > passage.saved:
+            self._progress.save(passage.sequence, count)
+            passage.saved = count
 
     def _put_letter(self, message: Message, park: ToPark) -> None:
         if park.failure is not None:
