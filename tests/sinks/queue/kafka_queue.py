@@ -15,7 +15,7 @@ from tailrace.sinks.queue.kafka import KafkaOptions, KafkaSender
 from tailrace.sinks.queue.message import Message
 from tailrace.sinks.queue.sender import Sender
 from tests.sinks.queue.broker import Broker
-from tests.sinks.queue.servers import Faults
+from tests.sinks.queue.servers import STREAM, Faults
 
 _RAISED = {
     Kind.RETRIABLE: "NotEnoughReplicasException",
@@ -44,8 +44,8 @@ class KafkaQueue:
         place = {"bootstrap_servers": self.broker.address, "topic": self.topic}
         return {**place, "timeout": self.timeout_s}
 
-    def sender(self) -> Sender:
-        return _FailingSender(self)
+    def sender(self, stream: str = STREAM) -> Sender:
+        return _FailingSender(self, stream)
 
     def received(self) -> list[dict[str, Any]]:
         return [json.loads(row["value"]) for row in self.rows()]
@@ -78,8 +78,8 @@ class KafkaQueue:
 class _FailingSender(KafkaSender):
     """Writes what is not hit, and then fails as Spark does."""
 
-    def __init__(self, queue: KafkaQueue) -> None:
-        super().__init__(KafkaOptions.parse(queue.options()), queue.session)
+    def __init__(self, queue: KafkaQueue, stream: str) -> None:
+        super().__init__(KafkaOptions.parse(queue.options()), queue.session, stream)
         self._queue = queue
 
     def write(self, messages: Sequence[Message]) -> None:

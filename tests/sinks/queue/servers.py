@@ -25,6 +25,7 @@ from tailrace.sinks.queue.options import QueueOptions
 from tailrace.sinks.queue.sender import Sender
 from tailrace.sinks.queue.sink import QueueSink
 from tailrace.sinks.queue.webhook import WebhookOptions, WebhookSender
+from tailrace.sinks.sink import stream_of
 from tailrace.storage import Store
 
 if TYPE_CHECKING:
@@ -90,7 +91,9 @@ class Queue(Protocol):
     faults: Faults
     kind: str
 
-    def sender(self) -> Sender: ...
+    def sender(self, stream: str = STREAM) -> Sender:
+        """What sends the messages of a stream."""
+        ...
 
     def received(self) -> list[dict[str, Any]]:
         """Every message, in the order of each key."""
@@ -122,7 +125,8 @@ def open_queue(
     )
     options = QueueOptions(envelope, 3, window, letters or LetterLimits())
     copies = None if dead is None else dead.sender()
-    return QueueSink(queue.kind, queue.sender(), store, stream, options, dead_letter_sender=copies)
+    sender = queue.sender(stream_of(stream))
+    return QueueSink(queue.kind, sender, store, stream, options, dead_letter_sender=copies)
 
 
 class _Listener(ThreadingHTTPServer):
@@ -155,7 +159,7 @@ class WebhookQueue:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server.server_port}/in?token=hidden"
 
-    def sender(self) -> Sender:
+    def sender(self, stream: str = STREAM) -> Sender:
         options = WebhookOptions(self.url, SECRET, {"X-Tenant": "t1"}, batch_count=4)
         return WebhookSender(
             replace(options, timeout_s=self.timeout_s, batch_bytes=self.batch_bytes)
@@ -239,7 +243,7 @@ class Gate:
         if Kind.INFRASTRUCTURE in hits:
             return _error(start_response, "400 Bad Request", "AccessDeniedException")
         with self._lock:
-            self.requests.append([delivery_id_of(payload) for payload in payloads])
+            self.requests.append([delivery_id_of(payload, STREAM) for payload in payloads])
             if not any(hits):
                 return list(self._app(_with(environ, body), start_response))
             taken = [record for record, hit in zip(records, hits, strict=True) if not hit]
@@ -285,10 +289,9 @@ class KinesisQueue:
         self.client = boto3.client("kinesis", endpoint_url=endpoint, region_name="us-east-1")
         self.client.create_stream(StreamName=self.stream, ShardCount=2)
 
-    def sender(self) -> Sender:
-        return KinesisSender(
-            KinesisOptions(self.stream, "us-east-1", self._endpoint, self.timeout_s)
-        )
+    def sender(self, stream: str = STREAM) -> Sender:
+        options = KinesisOptions(self.stream, "us-east-1", self._endpoint, self.timeout_s)
+        return KinesisSender(options, stream)
 
     def received(self) -> list[dict[str, Any]]:
         return [json.loads(data) for data in self.records()]

@@ -273,6 +273,20 @@ def test_f081_batch_after_a_restart_repeats_at_most_a_window_under_the_same_ids(
     assert before > 8 and repeated <= (8 if queue.kind == "webhook" else 0)
 
 
+def test_same_changes_of_another_stream_are_not_taken_for_ones_own(queue: Queue) -> None:
+    store, (_, made) = MemoryStore(), batches()
+    sink = open_queue(queue, MemoryStore(), stream="others")
+    sink.write(made[0])
+    sink.close()
+    # A run that died before it has sent anything.
+    Progress(store, STREAM).save(1, 0)
+    sink = open_queue(queue, store)
+    sink.write(made[0])
+    sink.close()
+    names = [message["source"]["name"] for message in queue.received()]
+    assert names.count("others") == names.count(STREAM) == 12
+
+
 def rendered(batch: Batch) -> list[Message]:
     return Renderer(STREAM, Style.DEBEZIUM).changes(batch.tables, batch.sequence)
 
@@ -326,7 +340,7 @@ class CompactedQueue(WebhookQueue):
 
     shown: frozenset[str] = frozenset()
 
-    def sender(self) -> Sender:
+    def sender(self, stream: str = STREAM) -> Sender:
         shown = self.shown
 
         class Reading(WebhookSender):

@@ -74,5 +74,5 @@ def test_f098_missing_stream_and_missing_server_stop_the_stream(kinesis: Kinesis
     assert raised.value.retry and raised.value.hint
     options = KinesisOptions("orders", "us-east-1", "http://127.0.0.1:1", timeout_s=1.0)
     with pytest.raises(SinkError, match="no answer") as raised:
-        KinesisSender(options).arrived(0.0)
+        KinesisSender(options, STREAM).arrived(0.0)
     assert raised.value.retry

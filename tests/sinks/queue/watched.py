@@ -10,7 +10,7 @@ from tailrace.sinks.queue.errors import Failure
 from tailrace.sinks.queue.message import Message
 from tailrace.sinks.queue.sender import RequestLimits, Sender
 from tailrace.storage import Data, MemoryStore
-from tests.sinks.queue.servers import Queue
+from tests.sinks.queue.servers import STREAM, Queue
 
 
 class WatchedStore(MemoryStore):
@@ -50,8 +50,8 @@ class WatchedQueue:
         self.taken: set[int] = set()
         self.saved = 0
 
-    def sender(self) -> Sender:
-        return _WatchedSender(self, self._queue.sender())
+    def sender(self, stream: str = STREAM) -> Sender:
+        return _WatchedSender(self, self._queue.sender(stream))
 
     def received(self) -> list[dict[str, Any]]:
         return self._queue.received()

@@ -29,6 +29,7 @@ from tailrace.spark.jar import has_class
 
 OPTIONS: Final = ("bootstrap_servers", "topic", "properties", "timeout", "message_bytes")
 EVENT_ID: Final = "event_id"
+STREAM: Final = "stream"
 TABLE: Final = "table"
 REPLAY: Final = "replay"
 """Headers; the last only of what a replay sends."""
@@ -126,7 +127,8 @@ class KafkaSender:
 
     reads_back = True
 
-    def __init__(self, options: KafkaOptions, session: SparkSession | None) -> None:
+    def __init__(self, options: KafkaOptions, session: SparkSession | None, sends_for: str) -> None:
+        """`sends_for` names the stream whose messages it sends and looks for."""
         if session is None or not has_class(session, _PROVIDER):
             raise ConfigError(
                 "Spark was started without its connector for Kafka",
@@ -134,6 +136,7 @@ class KafkaSender:
             )
         self._options = options
         self._session = session
+        self._sends_for = sends_for
         self.limits = RequestLimits(
             message_count=5_000,
             request_bytes=16 << 20,
@@ -153,7 +156,7 @@ class KafkaSender:
     def write(self, messages: Sequence[Message]) -> None:
         """Run the job; raises one of ERRORS, and then any of the messages may have arrived."""
         # A job of several tasks fails with the first of them, while the others go on sending.
-        frame = self._session.createDataFrame(_rows(messages)).coalesce(1)
+        frame = self._session.createDataFrame(_rows(messages, self._sends_for)).coalesce(1)
         frame.write.format("kafka").options(**self._options.producer()).save()
 
     def arrived(self, since_s: float) -> frozenset[str]:
@@ -184,11 +187,12 @@ class KafkaSender:
 
     def _delivery_ids(self, since_s: float) -> frozenset[str]:
         topic = self._session.read.format("kafka").options(**self._options.consumer(since_s)).load()
-        headers = topic.selectExpr(_FIND.format(EVENT_ID), _FIND.format(REPLAY)).toArrow()
+        headers = topic.selectExpr(*map(_FIND.format, (EVENT_ID, STREAM, REPLAY))).toArrow()
         return frozenset(
             delivery_id(row[EVENT_ID], row[REPLAY] or "")
             for row in headers.to_pylist()
-            if row[EVENT_ID]
+            # Another stream may send the same change to the same topic.
+            if row[EVENT_ID] and row[STREAM] == self._sends_for
         )
 
 
@@ -200,21 +204,23 @@ def failure_of(trace: str) -> Failure:
     return no_answer(lines[0].strip(" :"))
 
 
-def _rows(messages: Sequence[Message]) -> pa.Table:
+def _rows(messages: Sequence[Message], stream: str) -> pa.Table:
     """A row without a key goes to any partition."""
     return pa.table(
         {
             "key": [each.key.encode() or None for each in messages],
             "value": [each.payload for each in messages],
-            "headers": [_headers(each) for each in messages],
+            "headers": [_headers(each, stream) for each in messages],
         },
         schema=_SCHEMA,
     )
 
 
-def _headers(message: Message) -> list[tuple[str, bytes]]:
-    found = [(EVENT_ID, message.event_id.encode()), (TABLE, message.table.encode())]
-    return [*found, (REPLAY, message.replay.encode())] if message.replay else found
+def _headers(message: Message, stream: str) -> list[tuple[str, bytes]]:
+    found = {EVENT_ID: message.event_id, STREAM: stream, TABLE: message.table}
+    if message.replay:
+        found[REPLAY] = message.replay
+    return [(name, value.encode()) for name, value in found.items()]
 
 
 def _revealed(value: object) -> str:

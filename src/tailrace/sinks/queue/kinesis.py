@@ -70,8 +70,10 @@ class KinesisSender:
     limits = LIMITS
     reads_back = True
 
-    def __init__(self, options: KinesisOptions) -> None:
+    def __init__(self, options: KinesisOptions, sends_for: str) -> None:
+        """`sends_for` names the stream of ours whose messages it sends and looks for."""
         self._stream = options.stream
+        self._sends_for = sends_for
         try:
             self._client: Any = boto3.session.Session().client(
                 "kinesis",
@@ -104,7 +106,7 @@ class KinesisSender:
                 found
                 for shard in self._shards()
                 for data in self._records(shard, since)
-                if (found := delivery_id_of(data))
+                if (found := delivery_id_of(data, self._sends_for))
             )
         except (ClientError, BotoCoreError) as error:
             raise SinkError(
@@ -134,11 +136,15 @@ class KinesisSender:
             iterator = answer.get("NextShardIterator")
 
 
-def delivery_id_of(data: bytes) -> str:
-    """The delivery id of a message of ours in either envelope; empty for anything else."""
+def delivery_id_of(data: bytes, sent_for: str) -> str:
+    """The delivery id of a message of that stream of ours, in either envelope; empty for anything
+    else, also for the same change of another stream.
+    """
     try:
         match json.loads(data):
-            case {"event_id": str(found), **rest} | {"source": {"event_id": str(found), **rest}}:
+            case {"event_id": str(found), "stream": str(name), **rest} | {
+                "source": {"event_id": str(found), "name": str(name), **rest}
+            } if name == sent_for:
                 return delivery_id(found, str(rest.get("replay", "")))
     except ValueError:
         pass

@@ -15,7 +15,7 @@ from tailrace.sinks.queue.sink import QueueSink
 from tailrace.sinks.sink import stream_of
 from tailrace.storage import Store
 
-_Open = Callable[[Mapping[str, object], SparkSession | None], Sender]
+_Open = Callable[[Mapping[str, object], SparkSession | None, str], Sender]
 
 
 def open_queue(
@@ -32,15 +32,18 @@ def open_queue(
     given = _given(options)
     open_sender, _ = SENDERS[kind]
     settings = queue_options.QueueOptions.parse(given)
-    copies = _dead_letter_sender(given.get("dead_letter_queue"), session)
-    sender = open_sender(given, session)
-    if stream != stream_of(stream):
+    own = stream_of(stream)
+    copies = _dead_letter_sender(given.get("dead_letter_queue"), session, own)
+    sender = open_sender(given, session, own)
+    if stream != own:
         # What a replay cannot deliver parks nothing, and is told where the replay is asked for.
         copies = None
     return QueueSink(kind, sender, store, stream, settings, dead_letter_sender=copies)
 
 
-def _dead_letter_sender(options: object, session: SparkSession | None) -> Sender | None:
+def _dead_letter_sender(
+    options: object, session: SparkSession | None, stream: str
+) -> Sender | None:
     """Where copies of dead letters go, if anywhere; raises ConfigError."""
     if options is None:
         return None
@@ -55,26 +58,26 @@ def _dead_letter_sender(options: object, session: SparkSession | None) -> Sender
         raise ConfigError(
             f"dead_letter_queue has no option {unknown[0]}", hint=f"options: {', '.join(known)}"
         )
-    return open_sender(given, session)
+    return open_sender(given, session, stream)
 
 
 def _given(options: Mapping[str, object]) -> dict[str, object]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _webhook(options: Mapping[str, object], _: SparkSession | None) -> Sender:
+def _webhook(options: Mapping[str, object], _: SparkSession | None, __: str) -> Sender:
     return webhook.WebhookSender(webhook.WebhookOptions.parse(options))
 
 
-def _kinesis(options: Mapping[str, object], _: SparkSession | None) -> Sender:
+def _kinesis(options: Mapping[str, object], _: SparkSession | None, stream: str) -> Sender:
     # Takes a while to import, and most streams do without.
     from tailrace.sinks.queue.kinesis import KinesisOptions, KinesisSender
 
-    return KinesisSender(KinesisOptions.parse(options))
+    return KinesisSender(KinesisOptions.parse(options), stream)
 
 
-def _kafka(options: Mapping[str, object], session: SparkSession | None) -> Sender:
-    return kafka.KafkaSender(kafka.KafkaOptions.parse(options), session)
+def _kafka(options: Mapping[str, object], session: SparkSession | None, stream: str) -> Sender:
+    return kafka.KafkaSender(kafka.KafkaOptions.parse(options), session, stream)
 
 
 SENDERS: Final[Mapping[str, tuple[_Open, tuple[str, ...]]]] = {
