@@ -40,7 +40,8 @@ class Faults:
     """What the server does to messages of some keys, and how often; `is_down` to everything.
 
     The first `slow_count` requests are answered `slow_s` after they are taken. After `holds_after`
-    requests it takes the next one and does not answer until it is released.
+    requests it takes the next one and does not answer until it is released. So many times it is
+    not to be read from, because somebody does so already: `refused_reads`.
     """
 
     keys: dict[str, tuple[Kind, int]] = field(default_factory=dict)
@@ -48,6 +49,7 @@ class Faults:
     slow_s: float = 0.0
     slow_count: int = 1_000_000
     holds_after: int = 1_000_000
+    refused_reads: int = 0
     held: threading.Event = field(default_factory=threading.Event)
     released: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -224,8 +226,13 @@ class Gate:
         self._lock = threading.Lock()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        if not environ.get("HTTP_X_AMZ_TARGET", "").endswith("PutRecords"):
+        target = environ.get("HTTP_X_AMZ_TARGET", "")
+        if not target.endswith("PutRecords"):
             with self._lock:
+                if target.endswith("GetRecords") and self.faults.refused_reads:
+                    self.faults.refused_reads -= 1
+                    code = "ProvisionedThroughputExceededException"
+                    return _error(start_response, "400 Bad Request", code)
                 return list(self._app(environ, start_response))
         answer = self._put_records(environ, start_response)
         self.faults.hold(len(self.requests))

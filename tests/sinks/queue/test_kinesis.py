@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import closing
 
 import pytest
 
@@ -60,6 +61,42 @@ def test_what_has_arrived_is_read_back_from_every_shard(kinesis: KinesisQueue) -
     kinesis.client.put_record(StreamName=kinesis.stream, Data=b"not ours", PartitionKey="x")
     sender = kinesis.sender()
     assert len(sender.arrived(before - 1.0)) == 20
+    sender.close()
+
+
+def test_f097_reads_that_are_throttled_are_made_again_where_they_were(
+    kinesis: KinesisQueue,
+) -> None:
+    before, source = time.time(), Source()
+    for key in range(20):
+        source.insert(id=key)
+    sink = open_queue(kinesis, MemoryStore())
+    sink.write(batch_of(1, source.take(), stream=STREAM))
+    sink.close()
+    kinesis.faults.refused_reads = 3
+    with closing(kinesis.sender()) as sender:
+        assert len(sender.arrived(before - 1.0)) == 20
+    assert not kinesis.faults.refused_reads
+
+
+def test_shard_that_others_write_to_all_the_time_is_read_to_its_end(
+    kinesis: KinesisQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender = KinesisSender(
+        KinesisOptions(kinesis.stream, "us-east-1", kinesis.client.meta.endpoint_url), STREAM
+    )
+    read, ends, left = sender._client.get_records, ("0", str(2**128 - 2**64)), iter(range(20))
+
+    def read_behind_a_writer(**asked: str) -> object:
+        next(left)
+        for end in ends:
+            kinesis.client.put_record(
+                StreamName=kinesis.stream, Data=b"{}", PartitionKey="x", ExplicitHashKey=end
+            )
+        return read(**asked)
+
+    monkeypatch.setattr(sender._client, "get_records", read_behind_a_writer)
+    assert sender.arrived(time.time() - 60.0) == frozenset()
     sender.close()
 
 

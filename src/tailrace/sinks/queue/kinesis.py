@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -34,6 +35,12 @@ LIMITS: Final = RequestLimits(
 )
 """Kinesis counts the partition key as well: 32 hex digits, or an event id."""
 
+READ_PATIENCE_S: Final = 30.0
+"""How long a page is asked for again: a shard may be read five times and 2 MB a second, and a page
+of 10 MB is paid for with five seconds in which every other one is refused.
+"""
+
+_READ_PAUSE_S: Final = 0.25
 _STREAM: Final = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _HINT: Final = "see to the stream and to the rights; delivery then goes on by itself"
 
@@ -99,7 +106,7 @@ class KinesisSender:
         return [_outcome(record) for record in answer["Records"]]
 
     def arrived(self, since_s: float) -> frozenset[str]:
-        """Read every shard from that time to its end."""
+        """Read every shard from that time to where it ends now, however slowly that is allowed."""
         since = datetime.fromtimestamp(since_s, UTC)
         try:
             return frozenset(
@@ -128,12 +135,33 @@ class KinesisSender:
             ShardIteratorType="AT_TIMESTAMP",
             Timestamp=since,
         )["ShardIterator"]
+        began = datetime.now(UTC)
         while iterator:
-            answer = self._client.get_records(ShardIterator=iterator)
+            answer = self._page(iterator)
             yield from (record["Data"] for record in answer["Records"])
-            if not answer["Records"] and not answer["MillisBehindLatest"]:
+            if _is_last(answer, began):
                 return
             iterator = answer.get("NextShardIterator")
+
+    def _page(self, iterator: str) -> Mapping[str, Any]:
+        deadline = time.monotonic() + READ_PATIENCE_S
+        while True:
+            try:
+                answer: Mapping[str, Any] = self._client.get_records(ShardIterator=iterator)
+                return answer
+            except ClientError as error:
+                if _failure(error).kind is not Kind.RETRIABLE or time.monotonic() >= deadline:
+                    raise
+            time.sleep(_READ_PAUSE_S)
+
+
+def _is_last(page: Mapping[str, Any], began: datetime) -> bool:
+    """Whether the shard is read up to where it ended when that began: others may write to it all
+    the time. A server that always says that nothing is behind is believed only then.
+    """
+    records = page["Records"]
+    is_new = not records or records[-1]["ApproximateArrivalTimestamp"] >= began
+    return is_new and not page["MillisBehindLatest"]
 
 
 def delivery_id_of(data: bytes, sent_for: str) -> str:
