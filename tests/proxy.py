@@ -166,6 +166,24 @@ class Proxy(_Listener):
             await writer.drain()
 
 
+class Pooler(Proxy):
+    """Tells a client another backend than the one that answers it, as a connection pooler does."""
+
+    async def _pump_down(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        cut_after: int | None,
+        corrupt_after: int | None,
+    ) -> None:
+        while data := await reader.read(_CHUNK):
+            head, key_data, rest = data.partition(b"K\x00\x00\x00\x0c")
+            if key_data:
+                data = head + key_data + bytes([rest[0] ^ 1]) + rest[1:]
+            writer.write(data)
+            await writer.drain()
+
+
 class TlsProxy(_Listener):
     """Answers libpq's request for TLS in place of the server."""
 

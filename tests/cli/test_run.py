@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tailrace.cli.gauges import LakeRows
 from tailrace.log import Base, BaseOrigin
@@ -18,6 +19,7 @@ from tests.cli.processes import await_none, working_on
 from tests.cli.project import TIMEOUT_S, Project
 from tests.decode import wire
 from tests.log.making import SOURCE, START, Wal, begin_writer, shape
+from tests.proxy import Pooler
 from tests.server import Database
 
 STREAMS = 'streams: {lake: {tables: ["public.*"], sink: {type: delta, path: lake}}}'
@@ -40,6 +42,21 @@ def await_metrics(port: int, line: str) -> None:
     while line not in (text := urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()):
         assert time.monotonic() < deadline, text
         time.sleep(0.1)
+
+
+@pytest.mark.parametrize(("command", "mode"), [("pipeline", "wal"), ("capture", "trigger")])
+def test_f083_commands_that_lead_refuse_a_pooler_with_a_hint(
+    project: Project, database: Database, command: str, mode: str
+) -> None:
+    with database.connect() as admin:
+        admin.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with Pooler(int(conninfo_to_dict(database.tcp_dsn)["port"] or 0)) as pooler:
+        dsn = make_conninfo(database.tcp_dsn, port=pooler.port)
+        project.configure(dsn, mode=mode, more=STREAMS)
+        ended = project.run(command)
+    assert ended.code == 2, ended.err
+    assert "connection pooler stands before postgres" in ended.err
+    assert "point source.dsn at postgres itself" in ended.err
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from typing import Final
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.json import Jsonb
 
 from tailrace.control.schema import migrate
@@ -33,6 +34,7 @@ from tailrace.streams.record import StreamRecord
 from tailrace.streams.taken import Taken
 from tests.capture.running import wait_until
 from tests.log.making import begin
+from tests.proxy import Pooler
 from tests.server import Database
 
 SOURCE: Final = "tailrace_main"
@@ -303,11 +305,12 @@ def test_a_replay_that_is_asked_for_in_sql_is_taken_up(
 
 
 def test_f083_a_pooler_is_not_taken_for_postgres(
-    database: Database, conn: psycopg.Connection, store: Store, monkeypatch: pytest.MonkeyPatch
+    database: Database, conn: psycopg.Connection, store: Store
 ) -> None:
-    monkeypatch.setattr(LockSession, "is_pooled", property(lambda _: True))
-    node = Node(database.dsn, store, LAKE)
-    with running(node):
-        assert "pooler" in node.control._said
-        # Alone it must deliver: the epoch fences whoever else does.
-        assert node.leads("lake")
+    port = int(conninfo_to_dict(database.tcp_dsn)["port"] or 0)
+    with Pooler(port) as pooler:
+        node = Node(make_conninfo(database.tcp_dsn, port=pooler.port), store, LAKE)
+        with running(node):
+            assert "pooler" in node.control._said
+            # One that comes between while streams flow stops none: the epoch fences who else does.
+            assert node.leads("lake")

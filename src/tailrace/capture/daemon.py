@@ -35,7 +35,7 @@ from tailrace.errors import (
     TailraceError,
 )
 from tailrace.log import read_genesis
-from tailrace.postgres.lock_session import LockSession
+from tailrace.postgres.lock_session import LockSession, refuse_pooler
 from tailrace.postgres.replication import ReplicationConnection
 from tailrace.postgres.session import connect
 from tailrace.postgres.slot import classify, read_slot
@@ -153,6 +153,8 @@ class Daemon:
         session = kind(self._duties.dsn, sender_timeout_s=self._settings.sender_timeout_s)
         is_standby = False
         try:
+            if isinstance(session, LockSession):
+                refuse_pooler(session.conn)
             while not session.try_lock(slot):
                 if not is_standby:
                     is_standby = True

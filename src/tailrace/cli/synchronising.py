@@ -19,7 +19,7 @@ from tailrace.cli.wiring import source_names
 from tailrace.control.schema import migrate
 from tailrace.control.streams import StreamRow, read_streams
 from tailrace.errors import SourceError
-from tailrace.postgres.lock_session import LockSession
+from tailrace.postgres.lock_session import LockSession, refuse_pooler
 from tailrace.postgres.session import Connection, connect, source_error
 from tailrace.storage import Store
 from tailrace.streams.control import Control
@@ -31,10 +31,12 @@ logger = logging.getLogger(__name__)
 
 def synchronise(config: Config) -> list[StreamRow] | None:
     """Show what the file changes, and change it; returns the streams that there are, or None if the
-    control schema cannot be had: then the streams of the file flow without it.
+    control schema cannot be had: then the streams of the file flow without it. Raises ConfigError
+    behind a pooler, where nobody can lead.
     """
     try:
         with control_session(config) as conn:
+            refuse_pooler(conn)
             return bring_up_to_date(conn, config)
     except SourceError as error:
         hint = f" hint={error.hint}" if error.hint else ""

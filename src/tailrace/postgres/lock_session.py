@@ -11,9 +11,21 @@ from typing import Final
 
 import psycopg
 
+from tailrace.errors import ConfigError
 from tailrace.postgres.replication import SENDER_TIMEOUT_S, lock_key
-from tailrace.postgres.session import connect
+from tailrace.postgres.session import Connection, connect
 from tailrace.postgres.sqlstate import source_error
+
+
+def refuse_pooler(conn: Connection) -> None:
+    """Raise ConfigError if another backend answers than the one of the handshake: a connection
+    pooler may give each transaction another one, and a lock would be anybody's.
+    """
+    if conn.execute("SELECT pg_backend_pid()").fetchone() != (conn.info.backend_pid,):
+        raise ConfigError(
+            "a connection pooler stands before postgres, so nobody can be seen to lead",
+            hint="point source.dsn at postgres itself: a pooler does not keep a session's lock",
+        )
 
 
 class LockSession:
@@ -34,11 +46,6 @@ class LockSession:
 
         self.pid: Final = self.conn.info.backend_pid
         """The backend that holds the lock."""
-
-    @property
-    def is_pooled(self) -> bool:
-        """Whether another session than this may answer: a lock would be anybody's."""
-        return self.conn.execute("SELECT pg_backend_pid()").fetchone() != (self.pid,)
 
     def try_lock(self, slot: str) -> bool:
         """Try to become the leader; the lock is held until this session ends."""

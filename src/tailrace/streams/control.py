@@ -30,9 +30,9 @@ from tailrace.control.streams import (
     has_streams,
     read_streams,
 )
-from tailrace.errors import LogError, SourceError, TailraceError
+from tailrace.errors import LogError, TailraceError
 from tailrace.log import Reader
-from tailrace.postgres.lock_session import LockSession
+from tailrace.postgres.lock_session import LockSession, refuse_pooler
 from tailrace.postgres.quote import identifier, statement
 from tailrace.storage import Store
 from tailrace.streams.kept_roster import Kept
@@ -167,12 +167,11 @@ class Control:
 
     def _connect(self) -> None:
         session = self._open_session()
-        if session.is_pooled:
+        try:
+            refuse_pooler(session.conn)
+        except BaseException:
             session.close()
-            raise SourceError(
-                "a connection pooler stands before postgres, so nobody can be seen to lead",
-                hint="point source.dsn at postgres itself: a pooler does not keep a session's lock",
-            )
+            raise
         session.conn.execute(statement("LISTEN {}", identifier(STREAMS_CHANNEL)))
         self._session = session
 
