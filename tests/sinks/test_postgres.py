@@ -136,7 +136,7 @@ def test_other_mode_on_the_same_table_is_refused(copy: PostgresHarness) -> None:
         other.sink.prepare(source.relation)
 
 
-def test_f101_lost_answer_to_a_commit_changes_nothing(
+def test_f104_lost_answer_to_a_commit_changes_nothing(
     copy: PostgresHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = filled(copy)
@@ -227,7 +227,7 @@ def test_refusals_pass_or_need_a_person(state: str, retry: bool) -> None:
     assert (error.retry, bool(error.hint or retry)) == (retry, True)
 
 
-def test_f101_deadlock_ends_the_batch_which_goes_through_the_next_time(
+def test_f104_deadlock_ends_the_batch_which_goes_through_the_next_time(
     copy: PostgresHarness,
 ) -> None:
     source = filled(copy)
@@ -248,7 +248,7 @@ def test_f101_deadlock_ends_the_batch_which_goes_through_the_next_time(
     assert copy.rows(source.relation) == source.expected()
 
 
-def test_f101_database_slower_than_its_timeout_changes_nothing_and_takes_the_batch_later(
+def test_f104_database_slower_than_its_timeout_changes_nothing_and_takes_the_batch_later(
     copy: PostgresHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = filled(copy)

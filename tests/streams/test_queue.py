@@ -27,6 +27,7 @@ from tests.streams.by_hand import Run
 KEYS, ROUNDS, WINDOW = 6, 4, 4
 
 STEPS = [
+    "letter.after_floor",
     "batch.before_fix",
     "batch.before_write",
     "queue.after_send:2",
@@ -38,8 +39,10 @@ STEPS = [
     "progress.after_save",
     "batch.after_write",
     "batch.after_finish",
+    "load.before_fix",
     "load.before_write",
     "load.after_write",
+    "load.after_finish",
     "redrive.before_send",
     "redrive.after_send",
     "letter.before_delete",
@@ -115,6 +118,35 @@ def test_f081_f099_stream_killed_at_any_step_loses_nothing_and_keeps_the_order(
     assert {key: len(ids) for key, ids in found.items()} == dict.fromkeys(range(KEYS), ROUNDS)
     for ids in found.values():
         assert ids == sorted(ids)
+
+
+@pytest.mark.parametrize(
+    "step",
+    ["discard.before_audit", "discard.after_audit", "letter.before_delete", "letter.after_delete"],
+)
+def test_f081_discard_killed_at_any_step_is_done_by_the_next_run_and_told_once(
+    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_sink, "REQUESTS_S", 3600.0)
+    store = FileStore(tmp_path / "log")
+    history(store)
+    with webhook() as queue:
+        queue.faults.fail(2, Kind.POISON)
+        deliver(queue, store)
+        queue.faults.clear()
+        names = DeadLetters(store, STREAM).names()
+        keys = tuple(name.key for name in names)
+        Requests(store, STREAM).ask(Request("1", "discard", keys, "an operator"))
+        deliver_killed(queue, store, step, monkeypatch)
+        deliver(queue, store)
+        found = events(queue.received())
+    assert len(names) == ROUNDS and not DeadLetters(store, STREAM).names()
+    audit = Requests(store, STREAM).audit("1")
+    assert audit is not None and audit.done == tuple(name.place for name in names)
+    assert not Requests(store, STREAM).pending()
+    assert {key: len(ids) for key, ids in found.items()} == {
+        key: ROUNDS for key in range(KEYS) if key != 2
+    }
 
 
 def deliver_stopped(
