@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -16,8 +17,9 @@ from tailrace.sinks.queue.dead_letter import DeadLetters
 from tailrace.sinks.queue.envelope import Renderer
 from tailrace.sinks.queue.errors import Kind
 from tailrace.sinks.queue.json_columns import Style
-from tailrace.sinks.queue.kafka import KafkaOptions, failure_of
+from tailrace.sinks.queue.kafka import KafkaOptions, KafkaSender, failure_of
 from tailrace.storage import MemoryStore
+from tests.capture.running import wait_until
 from tests.sinks.queue.broker import Broker
 from tests.sinks.queue.kafka_queue import KafkaQueue
 from tests.sinks.queue.servers import STREAM, open_queue
@@ -118,6 +120,28 @@ def test_f101_broker_that_stops_answering_costs_nothing_and_keeps_the_order(
     assert kafka.sender().send([again]) == [None]
     ids = {message["source"]["event_id"] for message in kafka.received()}
     assert kafka.sender().arrived(0.0) == {*ids, again.delivery_id}
+
+
+@pytest.mark.spark
+@pytest.mark.server
+def test_f120_properties_are_in_no_plan_of_spark(kafka: KafkaQueue) -> None:
+    source = Source()
+    source.insert(id=1, n=0)
+    batch = batch_of(1, source.take(), stream=STREAM)
+    properties = {"ssl.keystore.key": SecretStr("a hidden key"), "client.id": "hidden"}
+    options = KafkaOptions.parse({**kafka.options(), "properties": properties})
+    sender = KafkaSender(options, kafka.session, STREAM)
+    (message,) = Renderer(STREAM, Style.DEBEZIUM).changes(batch.tables, 1)
+    assert sender.send([message]) == [None]
+    wait_until(lambda: any(kafka.topic in plan for plan in _plans(kafka.session)))
+    assert not any("hidden" in plan for plan in _plans(kafka.session))
+
+
+def _plans(session: SparkSession) -> list[str]:
+    """As the UI shows them, and the event log."""
+    java: Any = session._jsparkSession
+    found = java.sharedState().statusStore().executionsList()
+    return [found.apply(at).physicalPlanDescription() for at in range(found.size())]
 
 
 def test_session_without_the_connector_is_refused_with_the_package_to_add() -> None:

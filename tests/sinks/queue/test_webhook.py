@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 
 import pytest
+from pydantic import SecretStr
 
 from tailrace.errors import ConfigError
 from tailrace.sinks.queue.errors import Kind
@@ -81,7 +82,24 @@ def test_f120_secrets_are_not_shown(receiver: WebhookQueue) -> None:
     assert failure is not None and "hidden" not in f"{failure} {failure.hint}"
 
 
-@pytest.mark.parametrize("url", ["", "ftp://host/", "https:///path", "not an address"])
+_NO_ADDRESSES = ["", "ftp://host/", "https:///path", "not an address", "http://host:99999/"]
+_NO_URLS = ["http://[::1/x", "http://ho st/", "https://host/ü", "https://ann:hidden@host/"]
+
+
+@pytest.mark.parametrize("url", [*_NO_ADDRESSES, *_NO_URLS])
 def test_address_must_be_one_of_http(url: str) -> None:
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError) as raised:
         WebhookSender(WebhookOptions.parse({"url": url}))
+    assert "hidden" not in f"{raised.value} {raised.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("Authorization", "Bearer hidden\n"), ("A b", "hidden"), ("X-Name", "hidden \N{EURO SIGN}")],
+)
+def test_f120_header_that_cannot_be_sent_is_refused_without_its_value(
+    name: str, value: str
+) -> None:
+    with pytest.raises(ConfigError, match="cannot be sent") as raised:
+        WebhookOptions.parse({"url": "https://host/", "headers": {name: SecretStr(value)}})
+    assert "hidden" not in f"{raised.value} {raised.value.hint}"

@@ -43,6 +43,11 @@ _OWN: Final = (
 )
 _RAISED: Final = re.compile(r"org\.apache\.kafka\.\S*?\.(\w+)Exception(?:: (.*))?")
 _FIND: Final = "CAST(try_element_at(filter(headers, h -> h.key = '{0}'), 1).value AS STRING) AS {0}"
+_REDACTION: Final = {"spark.sql.redaction.options.regex": "(?i)url|^kafka[.]"}
+"""Spark shows the options of a write in its plans, its UI and its event log, but for those whose
+names it takes for secrets; a private key, for instance, it does not.
+"""
+
 _SETTLES_S: Final = 0.2
 """A task that fails does not wait for what it has sent: the broker has it in a moment, or never."""
 
@@ -135,6 +140,8 @@ class KafkaSender:
                 hint=f"add {_PACKAGE} in the version of Spark to spark.packages",
             )
         self._options = options
+        for name, value in _REDACTION.items():
+            session.conf.set(name, value)
         self._session = session
         self._sends_for = sends_for
         self.limits = RequestLimits(

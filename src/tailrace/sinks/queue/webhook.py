@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import http.client
+import re
 import ssl
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import SecretStr
 
@@ -29,6 +30,9 @@ from tailrace.sinks.queue.sender import RequestLimits
 OPTIONS: Final = ("url", "secret", "headers", "timeout", "batch_count", "batch_bytes")
 SIGNATURE: Final = "Tailrace-Signature"
 
+_URL: Final = re.compile(r"[!-~]+")
+_HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER_VALUE: Final = re.compile(r"[\t -~\xa0-\xff]*")
 _REASON_CHARS_MAX: Final = 200
 _REASON_BYTES_MAX: Final = 64 << 10
 
@@ -47,13 +51,10 @@ class WebhookOptions:
     @classmethod
     def parse(cls, options: Mapping[str, object]) -> WebhookOptions:
         """From the options of a sink; raises ConfigError."""
-        headers = options.get("headers", {})
-        if not isinstance(headers, Mapping):
-            raise ConfigError("headers of a webhook sink must be names and values")
         return cls(
             url=text({"url": _revealed(options.get("url"))}, "url"),
             secret=_revealed(options.get("secret", "")),
-            headers={str(name): _revealed(value) for name, value in headers.items()},
+            headers=_headers(options.get("headers", {})),
             timeout_s=seconds(options, "timeout", 10.0),
             batch_count=count(options, "batch_count", 100),
             batch_bytes=count(options, "batch_bytes", 1 << 20),
@@ -66,13 +67,9 @@ class WebhookSender:
     reads_back = False
 
     def __init__(self, options: WebhookOptions) -> None:
-        address = urlsplit(options.url)
-        if address.scheme not in {"http", "https"} or not address.hostname:
-            raise ConfigError(
-                "url of a webhook sink is not an address", hint="write https://host/path"
-            )
+        address = _address(options.url)
         self._options = options
-        self._host, self._port = address.hostname, address.port
+        self._host, self._port = address.hostname or "", address.port
         self._tls = ssl.create_default_context() if address.scheme == "https" else None
         self._path = (address.path or "/") + (f"?{address.query}" if address.query else "")
         self._secret = options.secret.encode()
@@ -145,6 +142,37 @@ class WebhookSender:
             self._local.connection = connection
             self._connections.append(connection)
         return connection
+
+
+def _address(url: str) -> SplitResult:
+    """What it names; raises ConfigError, which does not show it."""
+    try:
+        address = urlsplit(url)
+        is_one = address.scheme in {"http", "https"} and address.hostname and address.port != 0
+    except ValueError:
+        is_one = False
+    if not is_one or not _URL.fullmatch(url):
+        raise ConfigError("url of a webhook sink is not an address", hint="write https://host/path")
+    if address.username is not None:
+        raise ConfigError(
+            "url of a webhook sink has a user in it, whom nobody would be told of",
+            hint='write headers: {Authorization: "${NAME}"}',
+        )
+    return address
+
+
+def _headers(given: object) -> dict[str, str]:
+    """Names and values; raises ConfigError, which shows no value."""
+    if not isinstance(given, Mapping):
+        raise ConfigError("headers of a webhook sink must be names and values")
+    headers = {str(name): _revealed(value) for name, value in given.items()}
+    for name, value in headers.items():
+        if not (_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value)):
+            raise ConfigError(
+                f"header {name!r} of a webhook sink cannot be sent",
+                hint="does its value have a line end, or characters beyond Latin-1?",
+            )
+    return headers
 
 
 def signature(secret: bytes, body: bytes, at_s: int) -> str:
