@@ -138,3 +138,14 @@ def test_f081_death_between_the_note_and_the_request_replays_once(operator: Oper
     # Whoever takes over finds it done.
     ReplaysBySql(operator.flow.store, SOURCE).follow(operator.conn, operator.row)
     assert operator.note.startswith("done: 2 changes")
+
+
+def test_f105_window_that_is_moved_to_the_future_before_it_was_asked_for_is_refused(
+    operator: Operator,
+) -> None:
+    operator.ask(1, 2)
+    operator.turn()
+    operator.flow.store.delete([f"replays/{STREAM}/request.json"])
+    operator.conn.execute(ASK, (datetime.now(UTC) + timedelta(days=1), None, STREAM))
+    operator.turn()
+    assert "in the future" in operator.note and operator.is_clear()

@@ -87,7 +87,8 @@ class Course:
         """For an answer, for something to be due, or for neither if there is work at once."""
         due = self._window.wait_until()
         patience_s = None if due is None else max(0.0, due - time.monotonic())
-        if len(self._requests) == self._request_count:
+        if len(self._requests) == self._request_count or self._window.halted is not None:
+            # Nothing more is sent before an answer.
             patience_s = None
         if self._requests:
             done, _ = wait(self._requests, timeout=patience_s, return_when=FIRST_COMPLETED)

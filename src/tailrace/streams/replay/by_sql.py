@@ -93,7 +93,13 @@ class ReplaysBySql:
     ) -> None:
         """The one who took the id has died before it asked."""
         now = datetime.now(UTC)
-        self._put(conn, row, self._request(row, from_ts, to_ts or now, now, number))
+        try:
+            request = self._request(row, from_ts, to_ts or now, now, number)
+        except ConfigError as error:
+            # Somebody has changed the window since.
+            self._refuse(conn, row, error)
+        else:
+            self._put(conn, row, request)
 
     def _put(self, conn: Connection, row: StreamRow, request: Request) -> None:
         try:
