@@ -223,10 +223,12 @@ class Gate:
         self._app = app
         self.faults = Faults()
         self.requests: list[list[str]] = []
+        self.authorization = ""
         self._lock = threading.Lock()
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         target = environ.get("HTTP_X_AMZ_TARGET", "")
+        self.authorization = environ.get("HTTP_AUTHORIZATION", "")
         if not target.endswith("PutRecords"):
             with self._lock:
                 if target.endswith("GetRecords") and self.faults.refused_reads:

@@ -100,6 +100,25 @@ def test_shard_that_others_write_to_all_the_time_is_read_to_its_end(
     sender.close()
 
 
+def test_f098_keys_that_are_exchanged_are_found_without_a_restart(
+    moto: KinesisQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Source()
+    source.insert(id=1)
+    batch = batch_of(1, source.take(), stream=STREAM)
+    moto.faults.fail(1, Kind.INFRASTRUCTURE)
+    sink = open_queue(moto, MemoryStore())
+    # The first refusal is of the old keys, and the next try comes with what is there then.
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another-key")
+    with pytest.raises(SinkError, match="AccessDenied"):
+        sink.write(batch)
+    assert "another-key" not in moto.gate.authorization
+    moto.faults.clear()
+    sink.write(batch)
+    sink.close()
+    assert "another-key" in moto.gate.authorization
+
+
 def test_f098_missing_stream_and_missing_server_stop_the_stream(kinesis: KinesisQueue) -> None:
     kinesis.stream = "nowhere"
     source = Source()

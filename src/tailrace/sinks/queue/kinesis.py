@@ -10,11 +10,13 @@ import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import boto3
+from botocore.client import BaseClient
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -72,7 +74,11 @@ class KinesisOptions:
 
 
 class KinesisSender:
-    """A client of boto3, which may be used by threads side by side. It retries nothing itself."""
+    """A client of boto3, which may be used by threads side by side. It retries nothing itself.
+
+    A client looks its keys up once. So when something is wrong that a person has to see to, another
+    one is made, which finds the keys of then.
+    """
 
     limits = LIMITS
     reads_back = True
@@ -81,18 +87,9 @@ class KinesisSender:
         """`sends_for` names the stream of ours whose messages it sends and looks for."""
         self._stream = options.stream
         self._sends_for = sends_for
+        self._options = options
         try:
-            self._client: Any = boto3.session.Session().client(
-                "kinesis",
-                region_name=options.region,
-                endpoint_url=options.endpoint_url,
-                config=Config(
-                    connect_timeout=options.timeout_s,
-                    read_timeout=options.timeout_s,
-                    retries={"total_max_attempts": 1},
-                    max_pool_connections=32,
-                ),
-            )
+            self._client: Any = _client(options)
         except (BotoCoreError, ValueError) as error:
             raise ConfigError(f"kinesis cannot be used: {error}", hint="set region") from error
 
@@ -102,7 +99,7 @@ class KinesisSender:
         try:
             answer = self._client.put_records(StreamName=self._stream, Records=records)
         except (ClientError, BotoCoreError) as error:
-            return [_failure(error)] * len(messages)
+            return [self._failed(error)] * len(messages)
         return [_outcome(record) for record in answer["Records"]]
 
     def arrived(self, since_s: float) -> frozenset[str]:
@@ -117,12 +114,19 @@ class KinesisSender:
             )
         except (ClientError, BotoCoreError) as error:
             raise SinkError(
-                f"what has arrived cannot be read: {_failure(error)}", hint=_HINT, retry=True
+                f"what has arrived cannot be read: {self._failed(error)}", hint=_HINT, retry=True
             ) from error
 
     def close(self) -> None:
         """Let go of the connections."""
         self._client.close()
+
+    def _failed(self, error: ClientError | BotoCoreError) -> Failure:
+        failure = _failure(error)
+        if failure.kind is Kind.INFRASTRUCTURE:
+            with suppress(BotoCoreError, ValueError):
+                self._client = _client(self._options)
+        return failure
 
     def _shards(self) -> Iterator[str]:
         for page in self._client.get_paginator("list_shards").paginate(StreamName=self._stream):
@@ -153,6 +157,20 @@ class KinesisSender:
                 if _failure(error).kind is not Kind.RETRIABLE or time.monotonic() >= deadline:
                     raise
             time.sleep(_READ_PAUSE_S)
+
+
+def _client(options: KinesisOptions) -> BaseClient:
+    return boto3.session.Session().client(
+        "kinesis",
+        region_name=options.region,
+        endpoint_url=options.endpoint_url,
+        config=Config(
+            connect_timeout=options.timeout_s,
+            read_timeout=options.timeout_s,
+            retries={"total_max_attempts": 1},
+            max_pool_connections=32,
+        ),
+    )
 
 
 def _is_last(page: Mapping[str, Any], began: datetime) -> bool:
