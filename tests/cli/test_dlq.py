@@ -93,3 +93,11 @@ def test_without_a_pipeline_the_request_waits(
     again.serve_requests()
     again.close()
     assert len(receiver.received()) == 4
+
+
+@pytest.mark.parametrize("action", ["ls", "redrive"])
+def test_stream_that_nobody_knows_is_an_error(
+    project: Project, sink: QueueSink, action: str
+) -> None:
+    code, error, hint = project.run("dlq", action, "ordres").failure
+    assert code == 2 and "no stream ordres" in error and STREAM in hint

@@ -96,6 +96,8 @@ def test_without_a_pipeline_the_request_waits_and_can_be_cancelled(
         ([STREAM, "--from", TO, "--to", FROM], "after its end"),
         ([STREAM, "--from", "2999-01-01"], "in the future"),
         ([STREAM, "--from", FROM, "--key", "1"], "COLUMN=VALUE"),
+        ([STREAM, "--to", TO, "--table", "public.orders"], "needs its beginning"),
+        ([STREAM, "--cancel", "--from", FROM], "it has no --from"),
         ([STREAM, "--from", FROM, "--to-sink", "parquet"], "does not describe a sink"),
     ],
 )

@@ -54,7 +54,7 @@ def ls(
     from tailrace.sinks.queue.dead_letter import DeadLetters
     from tailrace.sinks.queue.outbox import count_copies
 
-    store = _store(config)
+    store = _store(config, stream)
     for name in [stream] if stream else _streams(store):
         letters = DeadLetters(store, name)
         for lane in _lanes(letters.names()):
@@ -84,7 +84,7 @@ def show(
     from tailrace.cli.json_text import json_text
     from tailrace.sinks.queue.dead_letter import DeadLetters
 
-    letters = DeadLetters(_store(config), stream)
+    letters = DeadLetters(_store(config, stream), stream)
     (name,) = _chosen(letters, stream, [event])
     value = asdict(letters.read(name))
     value["payload"] = json.loads(value["payload"])
@@ -102,7 +102,7 @@ def redrive(
 
     Example: tailrace dlq redrive orders
     """
-    _ask("redrive", stream, events or [], _store(config))
+    _ask("redrive", stream, events or [], _store(config, stream))
 
 
 @dlq.command("discard")
@@ -122,7 +122,7 @@ def discard(
         raise ConfigError("which letters?", hint="name their event ids, or write --all")
     if not yes:
         raise ConfigError("nothing was discarded", hint="write --yes: the messages are lost")
-    _ask("discard", stream, events or [], _store(config))
+    _ask("discard", stream, events or [], _store(config, stream))
 
 
 def _ask(
@@ -166,11 +166,22 @@ def _ask(
         raise typer.Exit(1)
 
 
-def _store(config: ConfigFile) -> Store:
+def _store(config: ConfigFile, stream: str | None) -> Store:
+    """What letters are kept in; raises ConfigError if neither it nor the file knows the stream."""
     from tailrace.cli.config import load
+    from tailrace.log.retention import reader_positions
+    from tailrace.sinks.sink import stream_of
     from tailrace.storage import open_store
 
-    return open_store(load(config).log.url)
+    settings = load(config)
+    store = open_store(settings.log.url)
+    if stream is not None:
+        found = (*settings.streams, *reader_positions(store), *_streams(store))
+        known = sorted(set(map(stream_of, found)))
+        if stream_of(stream) not in known:
+            hint = f"one of: {', '.join(known)}" if known else "there are none yet"
+            raise ConfigError(f"there is no stream {stream}", hint=hint)
+    return store
 
 
 def _streams(store: Store) -> list[str]:

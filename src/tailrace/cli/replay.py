@@ -65,6 +65,13 @@ def replay(
     settings = load(config)
     store = open_store(settings.log.url)
     _must_have_begun(store, stream)
+    if since is None and any((until, table, key, to_sink, rate, dry_run)):
+        raise ConfigError("a replay needs its beginning", hint="--from 90m, or a time")
+    if cancel and since is not None:
+        raise ConfigError(
+            "--cancel ends the replay that runs: it has no --from",
+            hint=f"tailrace replay {stream} --cancel",
+        )
     replays = Replays(store)
     if cancel:
         request = replays.cancel(stream)
