@@ -142,6 +142,22 @@ def test_a_child_that_is_killed_is_told_of(project: Project, database: Database)
     assert "memory" in hint
 
 
+def test_first_stream_that_sql_declares_is_delivered(project: Project, database: Database) -> None:
+    project.configure(database.dsn, more="streams: {}")
+    with database.connect() as admin, project.running("run") as run:
+        run.await_line("streaming slot=")
+        assert not any(" pipeline " in line for _, line in working_on(project.directory))
+        sink = '{"type": "parquet", "path": "./changes"}'
+        admin.execute(
+            "INSERT INTO tailrace.streams (source, name, tables, sink)"
+            " VALUES ('tailrace_test', 'first', '{public.*}', %s)",
+            (sink,),
+        )
+        run.await_line("starting spark")
+        run.process.kill()
+        await_none(project.directory)
+
+
 def test_nothing_is_left_when_it_is_killed(project: Project, database: Database) -> None:
     project.configure(database.dsn, more=STREAMS)
     with project.running("run") as run:
