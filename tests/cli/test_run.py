@@ -149,8 +149,7 @@ def test_first_stream_that_sql_declares_is_delivered(project: Project, database:
         assert not any(" pipeline " in line for _, line in working_on(project.directory))
         sink = '{"type": "parquet", "path": "./changes"}'
         admin.execute(
-            "INSERT INTO tailrace.streams (source, name, tables, sink)"
-            " VALUES ('tailrace_test', 'first', '{public.*}', %s)",
+            "INSERT INTO tailrace.streams (name, tables, sink) VALUES ('first', '{public.*}', %s)",
             (sink,),
         )
         run.await_line("starting spark")
