@@ -10,6 +10,7 @@ from psycopg.conninfo import make_conninfo
 
 from tailrace.control.health import check_health, read_stats
 from tailrace.control.tracking import ALERT_CHANNEL, Mode, set_error, set_mode, track
+from tailrace.postgres.buffer import row_trigger
 from tailrace.postgres.catalog import TableInfo
 from tailrace.postgres.lock_session import LockSession
 from tailrace.postgres.session import Connection, connect
@@ -64,10 +65,11 @@ def test_without_a_leader_capture_has_stopped(controlled: Connection, table: Tab
 def test_f078_triggers_disabled_or_dropped_behind_our_back_are_found(
     controlled: Connection, app: Connection, table: TableInfo, leader: LockSession
 ) -> None:
-    app.execute("ALTER TABLE t DISABLE TRIGGER tailrace_capture_row")
-    assert _reason(controlled) == "trigger tailrace_capture_row on app.t is disabled"
-    app.execute("DROP TRIGGER tailrace_capture_row ON t")
-    assert _reason(controlled) == "trigger tailrace_capture_row on app.t is missing"
+    name = row_trigger(table.oid)
+    app.execute(f"ALTER TABLE t DISABLE TRIGGER {name}".encode())
+    assert _reason(controlled) == f"trigger {name} on app.t is disabled"
+    app.execute(f"DROP TRIGGER {name} ON t".encode())
+    assert _reason(controlled) == f"trigger {name} on app.t is missing"
     app.execute("DROP TABLE t")
     assert _reason(controlled) == "the table is gone"
     leader.close()

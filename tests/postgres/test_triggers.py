@@ -152,15 +152,15 @@ def test_f078_triggers_disabled_or_dropped_by_hand_are_found(
     table = _install(owner, "app.t")
     app.execute("ALTER TABLE t DISABLE TRIGGER ALL")
     assert trigger_problems(owner, table.oid) == [
-        "trigger tailrace_capture_row on app.t is disabled",
-        "trigger tailrace_capture_truncate on app.t is disabled",
+        f"trigger tailrace_capture_row_{table.oid} on app.t is disabled",
+        f"trigger tailrace_capture_truncate_{table.oid} on app.t is disabled",
     ]
     app.execute("ALTER TABLE t ENABLE TRIGGER ALL")
     problem, _ = trigger_problems(owner, table.oid)
-    assert problem == "trigger tailrace_capture_row on app.t is not enabled always"
-    app.execute("DROP TRIGGER tailrace_capture_row ON t")
+    assert problem == f"trigger tailrace_capture_row_{table.oid} on app.t is not enabled always"
+    app.execute(f"DROP TRIGGER tailrace_capture_row_{table.oid} ON t".encode())
     problem, _ = trigger_problems(owner, table.oid)
-    assert problem == "trigger tailrace_capture_row on app.t is missing"
+    assert problem == f"trigger tailrace_capture_row_{table.oid} on app.t is missing"
     _install(owner, "app.t")
 
 
@@ -171,9 +171,9 @@ def test_f078_one_partition_without_its_trigger_is_found(
     app.execute("CREATE TABLE low PARTITION OF t FOR VALUES FROM (0) TO (10)")
     app.execute("CREATE TABLE high PARTITION OF t FOR VALUES FROM (10) TO (20)")
     table = _install(owner, "app.t")
-    app.execute("ALTER TABLE high DISABLE TRIGGER tailrace_capture_row")
+    app.execute(f"ALTER TABLE high DISABLE TRIGGER tailrace_capture_row_{table.oid}".encode())
     assert trigger_problems(owner, table.oid) == [
-        "trigger tailrace_capture_row on app.high is disabled"
+        f"trigger tailrace_capture_row_{table.oid} on app.high is disabled"
     ]
     install_triggers(owner, table, lock_timeout_ms=WAIT_MS)
     assert trigger_problems(owner, table.oid) == []

@@ -16,8 +16,6 @@ from tailrace.postgres.quote import qualified
 from tailrace.postgres.session import Connection
 
 SCHEMA: Final = "tailrace_changes"
-ROW_TRIGGER: Final = "tailrace_capture_row"
-TRUNCATE_TRIGGER: Final = "tailrace_capture_truncate"
 
 FIXED_COLUMNS: Final = (
     *("seq", "xid", "op", "depth", "ts", "key_hash", "shape"),
@@ -42,6 +40,18 @@ def buffer(table_oid: int) -> sql.Identifier:
 def capture_function(table_oid: int) -> sql.Identifier:
     """The function of the table's triggers; it takes no arguments."""
     return qualified(SCHEMA, f"capture_{table_oid}")
+
+
+def row_trigger(table_oid: int) -> str:
+    """The table's own name for its trigger: partitions get one of their root by that name, and a
+    table that has been captured by itself until then may become one.
+    """
+    return f"tailrace_capture_row_{table_oid}"
+
+
+def truncate_trigger(table_oid: int) -> str:
+    """The same for the trigger of TRUNCATE."""
+    return f"tailrace_capture_truncate_{table_oid}"
 
 
 def table_of_buffer(schema: str, name: str) -> int | None:

@@ -19,18 +19,18 @@ import psycopg
 from tailrace.errors import SourceError
 from tailrace.failpoint import failpoint
 from tailrace.postgres.blockers import listed, lockers
-from tailrace.postgres.buffer import ROW_TRIGGER, TRUNCATE_TRIGGER, buffer, capture_function
+from tailrace.postgres.buffer import buffer, capture_function, row_trigger, truncate_trigger
 from tailrace.postgres.catalog import Kind, TableInfo
 from tailrace.postgres.quote import identifier, qualified, statement
 from tailrace.postgres.session import Connection
 from tailrace.postgres.sqlstate import source_error
 
-_TRIGGERS: Final = {
-    ROW_TRIGGER: "CREATE TRIGGER {} AFTER INSERT OR UPDATE OR DELETE ON {} "
-    "FOR EACH ROW EXECUTE FUNCTION {}()",
-    TRUNCATE_TRIGGER: "CREATE TRIGGER {} AFTER TRUNCATE ON {} "
-    "FOR EACH STATEMENT EXECUTE FUNCTION {}()",
-}
+_MAKE_ROW: Final = (
+    "CREATE TRIGGER {} AFTER INSERT OR UPDATE OR DELETE ON {} FOR EACH ROW EXECUTE FUNCTION {}()"
+)
+_MAKE_TRUNCATE: Final = (
+    "CREATE TRIGGER {} AFTER TRUNCATE ON {} FOR EACH STATEMENT EXECUTE FUNCTION {}()"
+)
 
 
 def install_triggers(conn: Connection, table: TableInfo, *, lock_timeout_ms: int) -> int:
@@ -41,7 +41,7 @@ def install_triggers(conn: Connection, table: TableInfo, *, lock_timeout_ms: int
         lock_table(conn, table)
         shape = _sync(conn, table)
         failpoint("triggers.after_buffer")
-        for name, query in _TRIGGERS.items():
+        for name, query in zip(_names(table.oid), (_MAKE_ROW, _MAKE_TRUNCATE), strict=True):
             if not _has_trigger(conn, table, name):
                 names = (identifier(name), _name(table), capture_function(table.oid))
                 conn.execute(statement(query, *names))
@@ -76,14 +76,14 @@ def switch_triggers(conn: Connection, table: TableInfo, *, enabled: bool) -> Non
     Part of a transaction that has locked the table: it is this that makes the switch exact.
     """
     how = "ENABLE ALWAYS" if enabled else "DISABLE"
-    for name in _TRIGGERS:
+    for name in _names(table.oid):
         names = (_name(table), identifier(name))
         conn.execute(statement("ALTER TABLE {} " + how + " TRIGGER {}", *names))
 
 
 def drop_triggers(conn: Connection, table: TableInfo, *, lock_timeout_ms: int) -> None:
     """Drop both triggers if they are there; nothing else is locked meanwhile."""
-    for name in _TRIGGERS:
+    for name in _names(table.oid):
         if _has_trigger(conn, table, name):
             with _locking(conn, table, lock_timeout_ms):
                 conn.execute(
@@ -122,7 +122,11 @@ def trigger_problems(conn: Connection, table_oid: int) -> list[str]:
 def has_triggers(conn: Connection, table_oid: int) -> bool:
     """Whether the table itself has any trigger of ours, enabled or not."""
     query = "SELECT FROM pg_trigger WHERE tgrelid = %s AND tgname = ANY (%s)"
-    return conn.execute(query, (table_oid, list(_TRIGGERS))).fetchone() is not None
+    return conn.execute(query, (table_oid, list(_names(table_oid)))).fetchone() is not None
+
+
+def _names(table_oid: int) -> tuple[str, str]:
+    return row_trigger(table_oid), truncate_trigger(table_oid)
 
 
 def _sync(conn: Connection, table: TableInfo) -> int:

@@ -107,6 +107,33 @@ def test_f080_whatever_is_done_to_tables_in_each_mode_is_followed(
     assert oid in wanted_bases(store, newest_positions(store))
 
 
+@pytest.mark.parametrize("mode", ["TRIGGER", "TRANSITIONING", "WAL"])
+def test_f080_a_table_that_is_captured_may_become_a_partition_of_another(
+    database: Database, source: psycopg.Connection, store: FileStore, mode: str
+) -> None:
+    source.execute("CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    source.execute("CREATE TABLE moved (id int PRIMARY KEY)")
+    attach = "ALTER TABLE parted ATTACH PARTITION moved FOR VALUES FROM (0) TO (100)"
+    names = ["t", "moved", "parted"]
+    lead_to(database, source, store, names)
+    with Running(told(database, mode), store) as capture:
+        capture.wait_until(lambda: modes(source) == dict.fromkeys(names, mode))
+        source.execute("INSERT INTO moved VALUES (1)")
+        source.execute(attach)
+        # From now on it is captured with its root alone, and by itself again once it has left it.
+        capture.wait_until(lambda: modes(source) == dict.fromkeys(["t", "parted"], mode))
+        source.execute("INSERT INTO moved VALUES (2)")
+        source.execute("INSERT INTO parted VALUES (3)")
+        source.execute("ALTER TABLE parted DETACH PARTITION moved")
+        capture.wait_until(lambda: set(modes(source)) == set(names))
+        source.execute("INSERT INTO moved VALUES (4)")
+        source.execute(attach)
+        wait_caught_up(capture, source)
+    told_of = [(change.relation.name, (change.new or {})["id"]) for change in read_changes(store)]
+    assert told_of == [("moved", "1"), ("parted", "2"), ("parted", "3"), ("moved", "4")]
+    assert len(wanted_bases(store, newest_positions(store))) == 2
+
+
 def test_f080_streams_share_a_capture_and_leave_it_while_it_is_handed_over(
     database: Database, source: psycopg.Connection, store: FileStore
 ) -> None:

@@ -14,13 +14,14 @@ from tailrace.errors import SourceError, SourceGap
 from tailrace.log.bases import newest_positions
 from tailrace.log.wanted import wanted_bases
 from tailrace.postgres.barrier import Barrier
-from tailrace.postgres.buffer import buffer
+from tailrace.postgres.buffer import buffer, row_trigger, truncate_trigger
 from tailrace.postgres.catalog import tables_matching
 from tailrace.postgres.session import connect
 from tailrace.postgres.slot import drop_slot
 from tailrace.storage import FileStore
 from tests.capture.oracle import assert_equal, read_changes
 from tests.capture.running import Running, hybrid, settings, wait_caught_up
+from tests.capture.tracked import oid_of
 from tests.server import Database, both_versions
 
 pytestmark = both_versions
@@ -150,13 +151,14 @@ def test_f078_triggers_switched_off_by_hand_are_put_back_and_a_base_is_asked_for
     with Running(told, store) as capture:
         capture.wait_for_stream()
         assert wanted_bases(store, newest_positions(store)) == {}
-        source.execute("ALTER TABLE t DISABLE TRIGGER tailrace_capture_row")
+        oid = oid_of(source, "public.t")
+        source.execute(f"ALTER TABLE t DISABLE TRIGGER {row_trigger(oid)}".encode())
         source.execute("INSERT INTO t VALUES (1, 'unseen')")
         capture.wait_until(lambda: trigger_states(source, "t") == ["A", "A"])
         capture.wait_until(lambda: wanted_bases(store, newest_positions(store)))
         (wanted,) = wanted_bases(store, newest_positions(store)).values()
-        assert "tailrace_capture_row" in wanted.reason and "disabled" in wanted.reason
-        source.execute("DROP TRIGGER tailrace_capture_truncate ON t")
+        assert row_trigger(oid) in wanted.reason and "disabled" in wanted.reason
+        source.execute(f"DROP TRIGGER {truncate_trigger(oid)} ON t".encode())
         capture.wait_until(lambda: trigger_states(source, "t") == ["A", "A"])
 
 

@@ -110,17 +110,19 @@ class HybridTables:
         return Captured(members, read_tracked(conn, self._task.names.slot))
 
     def _let_go(self, conn: Connection, captured: Captured) -> None:
-        """Stop capturing what no pattern means any more."""
+        """Stop capturing what no pattern means any more, or what has become a partition: its rows
+        come with its root.
+        """
         selection = self._task.selection
         for table in read_tables(conn, captured.members):
-            if not selection.means(table):
+            if not (table.is_table and selection.means(table)):
                 roll = captured.members[table.oid]
                 reason = why_out(conn, table, roll, selection)
                 take_out_one(conn, self._store, roll, table, reason)
         living = {table.oid: table for table in read_tables(conn, captured.tracked)}
         for oid, tracked in captured.tracked.items():
             left = living.get(oid)
-            if left is None or not selection.means(left):
+            if left is None or not (left.is_table and selection.means(left)):
                 try:
                     self._upkeep.let_go(conn, tracked, left)
                 except SourceError as error:
