@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from typing import Final
 
 from tailrace.capture.hybrid.shadow import Shadow
 from tailrace.capture.hybrid.tries import try_often
@@ -38,6 +39,9 @@ from tailrace.storage import Store
 
 logger = logging.getLogger(__name__)
 
+SHADOWS_MAX: Final = 4
+"""So many tables are compared at a time: each needs a slot, and a server has ten by default."""
+
 
 @dataclass(slots=True)
 class Handover:
@@ -59,10 +63,13 @@ class Handover:
         if tracked.mode is Mode.TRIGGER:
             if time.monotonic() < self.given_up.get(table.oid, 0.0):
                 return
+            if rules.shadow_s and len(self.shadows) >= SHADOWS_MAX:
+                # Its turn has not come; its time does not run yet either.
+                return
             self._set_mode(conn, table, Mode.TRANSITIONING)
             failpoint("handover.after_transitioning")
             logger.info("hand-over begun table=%s", table.qualified)
-        elif _age_s(conn, tracked) > rules.transition_timeout_s:
+        elif _age_s(conn, tracked) > rules.transition_timeout_s + rules.shadow_s:
             self.fall_back(conn, table, tracked.last_error or "it took too long", rules)
             return
         self._must_be_caught_up(conn, rules)
@@ -73,13 +80,19 @@ class Handover:
 
     def close(self) -> None:
         """Leave nothing behind."""
-        for oid in list(self.shadows):
+        self.end_shadows_but(())
+
+    def end_shadows_but(self, oids: Collection[int]) -> None:
+        """End the comparisons of all tables but these: their slots would keep back WAL for ever."""
+        for oid in self.shadows.keys() - set(oids):
             self._end_shadow(oid)
 
     def _is_compared(self, conn: Connection, table: TableInfo, rules: TableRules) -> bool:
         """Whether both captures have agreed for long enough; if they do not, it is given up."""
         shadow = self.shadows.get(table.oid)
         if shadow is None:
+            if len(self.shadows) >= SHADOWS_MAX:
+                return False
             shadow = self.shadows[table.oid] = self.shadow(table)
             logger.info("triggers and wal are compared table=%s", table.qualified)
         try:

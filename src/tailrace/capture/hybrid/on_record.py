@@ -56,6 +56,11 @@ class Captured:
         ]
 
     @property
+    def transitioning(self) -> list[int]:
+        """The tables that are to be handed over."""
+        return [oid for oid, each in self.tracked.items() if each.mode is Mode.TRANSITIONING]
+
+    @property
     def oids(self) -> list[int]:
         """All that are captured."""
         return [*self.members, *self.by_trigger]

@@ -1,9 +1,9 @@
 """The shadow phase: both captures of a table run, and are compared before the one is given up.
 
-A temporary slot of our own streams the table, through a publication that nothing else uses, and its
-buffer. The buffer's rows are translated to the frames that the table itself would have sent, and
-compared with those that it did send. The log and its slot have no part in this; when the session
-ends, however it ends, the slot is gone.
+A temporary slot of our own streams the table, through a publication of the tables that are just
+being compared, and its buffer. The buffer's rows are translated to the frames that the table itself
+would have sent, and compared with those that it did send. The log and its slot have no part in
+this; when the session ends, however it ends, the slot is gone.
 """
 
 from __future__ import annotations
@@ -16,19 +16,22 @@ from typing import Final
 import numpy as np
 import psycopg
 from numpy.typing import NDArray
+from psycopg.sql import Identifier
 
 from tailrace.capture.buffers.reading import Shapes
 from tailrace.capture.buffers.translate import Translator
 from tailrace.capture.hybrid.shadow_rows import changes_by_key, difference
-from tailrace.errors import TailraceError
+from tailrace.errors import SourceError, TailraceError
 from tailrace.model import Lsn
+from tailrace.postgres.blockers import listed, writers
 from tailrace.postgres.buffer import table_of_buffer
 from tailrace.postgres.catalog import TableInfo
 from tailrace.postgres.frames import Frames
 from tailrace.postgres.pgoutput import Tag, parse_relation
 from tailrace.postgres.publication import drop_publication
 from tailrace.postgres.quote import SourceNames, identifier, qualified, statement
-from tailrace.postgres.session import connect
+from tailrace.postgres.server import wal_position
+from tailrace.postgres.session import connect, source_error
 
 LOCK_TIMEOUT: Final = "2s"
 """How long the making of the slot waits for each transaction that is open."""
@@ -38,16 +41,27 @@ CHANGES_MAX: Final = 50_000
 
 _OID_END: Final = 5
 
+_MEMBERS: Final = """
+SELECT r.prrelid::bigint, n.nspname::text, c.relname::text
+  FROM pg_publication AS p
+  JOIN pg_publication_rel AS r ON r.prpubid = p.oid
+  JOIN pg_class AS c ON c.oid = r.prrelid
+  JOIN pg_namespace AS n ON n.oid = c.relnamespace
+ WHERE p.pubname = %s
+"""
 _MAKE: Final = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', true)"
 _READ: Final = """
 SELECT lsn::text, data
-  FROM pg_logical_slot_get_binary_changes(%(slot)s, NULL, %(changes)s, 'proto_version', '1',
+  FROM pg_logical_slot_get_binary_changes(%(slot)s, %(end)s::pg_lsn, %(changes)s,
+                                          'proto_version', '1',
                                           'publication_names', %(publications)s)
 """
 
 
 class Shadow:
-    """One table's; ends with `close`. `compared` counts the keys of transactions that agreed."""
+    """One table's; ends with `close`. `compared` counts the keys of transactions that agreed.
+    Raises SourceError.
+    """
 
     def __init__(self, dsn: str, names: SourceNames, table: TableInfo, shapes: Shapes) -> None:
         self._table = table
@@ -59,37 +73,77 @@ class Shadow:
         self.compared = 0
         try:
             self._make()
-        except BaseException:
+        except BaseException as error:
+            reason = self._why(error) if isinstance(error, psycopg.Error) else None
             self.close()
-            raise
+            if reason is None:
+                raise
+            raise reason from error
         self.began = time.monotonic()
 
     def look(self) -> str:
         """Compare all that has come since the last look; what differs, in words, or nothing."""
         names = ",".join(f'"{name}"' for name in self._publications)
         asked = {"slot": self._slot, "changes": CHANGES_MAX, "publications": names}
-        while rows := self._conn.execute(_READ, asked).fetchall():
-            lsns = [int(Lsn.parse(lsn)) for lsn, _ in rows]
-            fault = self._compare(Frames.of([data for _, data in rows], lsns))
-            if fault:
-                return fault
+        try:
+            # Up to now: what writers add meanwhile is for the next look, or this one might not end.
+            asked["end"] = str(wal_position(self._conn))
+            while rows := self._conn.execute(_READ, asked).fetchall():
+                lsns = [int(Lsn.parse(lsn)) for lsn, _ in rows]
+                fault = self._compare(Frames.of([data for _, data in rows], lsns))
+                if fault:
+                    return fault
+        except psycopg.Error as error:
+            raise source_error(error) from error
         return ""
 
     def close(self) -> None:
         """Leave nothing behind."""
         with suppress(psycopg.Error, TailraceError):
-            drop_publication(self._conn, self._publications[0])
+            self._withdraw()
         self._conn.close()
 
     def _make(self) -> None:
-        conn, publication = self._conn, identifier(self._publications[0])
-        drop_publication(conn, self._publications[0])
-        query = "CREATE PUBLICATION {} WITH (publish_via_partition_root = true)"
-        conn.execute(statement(query, publication))
-        name = qualified(self._table.schema, self._table.name)
-        conn.execute(statement("ALTER PUBLICATION {} ADD TABLE ONLY {}", publication, name))
+        conn, (name, _) = self._conn, self._publications
+        if (
+            conn.execute("SELECT FROM pg_publication WHERE pubname = %s", (name,)).fetchone()
+            is None
+        ):
+            query = "CREATE PUBLICATION {} WITH (publish_via_partition_root = true)"
+            conn.execute(statement(query, identifier(name)))
+        # One whose session was lost may have left the table there.
+        if self._table.oid not in self._members():
+            table = qualified(self._table.schema, self._table.name)
+            query = "ALTER PUBLICATION {} ADD TABLE ONLY {}"
+            conn.execute(statement(query, identifier(name), table))
         # It waits for every transaction that was open: none is seen in part.
         conn.execute(_MAKE, (self._slot,))
+
+    def _withdraw(self) -> None:
+        """Take the table, whatever it is called by now, out of the publication; the last one takes
+        the publication along.
+        """
+        conn, (name, _) = self._conn, self._publications
+        members = self._members()
+        own = members.pop(self._table.oid, None)
+        if not members:
+            drop_publication(conn, name)
+        elif own is not None:
+            query = "ALTER PUBLICATION {} DROP TABLE ONLY {}"
+            conn.execute(statement(query, identifier(name), own))
+
+    def _members(self) -> dict[int, Identifier]:
+        found = self._conn.execute(_MEMBERS, (self._publications[0],))
+        return {oid: qualified(schema, name) for oid, schema, name in found}
+
+    def _why(self, error: psycopg.Error) -> SourceError:
+        """What the making of the slot ran into."""
+        if isinstance(error, psycopg.errors.LockNotAvailable):
+            blockers = listed(writers(self._conn))
+            return SourceError(
+                f"the slot for comparing waits for open transactions: {blockers}", retry=True
+            )
+        return source_error(error)
 
     def _compare(self, frames: Frames) -> str:
         is_buffered = _of_buffers(frames)

@@ -76,6 +76,7 @@ class HybridTables:
             self._mend(conn)
         captured = self._look(conn)
         self._let_go(conn, captured)
+        self._handover.end_shadows_but(captured.transitioning)
         self._watch.look(conn, captured.oids)
         refusals = []
         for table in tables_matching(conn, task.selection.patterns):
