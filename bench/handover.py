@@ -134,7 +134,7 @@ def _one(
     if number % 2 == 0:
         _insist(lambda: handover.pass_barrier(conn, table, rules, roll))
     else:
-        _insist(lambda: handover.go_back(conn, table, rules, roll, "measured"))
+        _insist(lambda: handover.go_back(conn, table, rules, roll))
     until = time.monotonic()
     time.sleep(0.2)
     return writers.slowest_ms(since, until)

@@ -162,6 +162,34 @@ def test_f077_a_slot_that_is_lost_falls_back_to_triggers_and_a_new_base(
         wait_drained(capture, store, 3)
 
 
+def test_f076_a_slot_that_is_lost_in_the_middle_of_a_hand_over_calls_it_off(
+    server: Server, database: Database, store: FileStore
+) -> None:
+    server.settings["wal_level"] = "logical"
+    server.restart()
+    # The stream is never near enough for the hand-over to end.
+    stuck = settings(database.dsn, hybrid=hybrid("auto", handover_lag_bytes_max=-1))
+    with database.connect() as source:
+        source.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
+        with Running(settings(database.dsn, hybrid=hybrid("trigger")), store) as capture:
+            capture.wait_until(lambda: modes(source) == {"t": "TRIGGER"})
+        with Running(stuck, store) as capture:
+            capture.wait_until(lambda: modes(source) == {"t": "TRANSITIONING"})
+        source.execute("INSERT INTO t VALUES (1, 'kept')")
+    with connect(database.dsn) as conn:
+        drop_slot(conn, NAMES.slot)
+    server.settings["wal_level"] = "replica"
+    server.restart()
+    with database.connect() as source, Running(stuck, store) as capture:
+        wait_drained(capture, store, 1)
+        capture.wait_until(lambda: modes(source) == {"t": "TRIGGER"})
+        assert trigger_states(source, "t") == ["A", "A"]
+        query = "SELECT slot_name, transition_started_at, last_error FROM tailrace.change_tracking"
+        assert source.execute(query).fetchone() == (None, None, None)
+        assert wanted_bases(store, newest_positions(store)) == {}, "nothing was lost"
+    assert [(change.new or {})["v"] for change in read_changes(store)] == ["kept"]
+
+
 def test_what_is_shown_tells_modes_and_alerts(
     source: psycopg.Connection,
     store: FileStore,

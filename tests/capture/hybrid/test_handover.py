@@ -13,7 +13,7 @@ from psycopg import sql
 
 from tailrace.capture.hybrid.handover import SHADOWS_MAX
 from tailrace.errors import SourceError, SourceGap
-from tailrace.log.bases import newest_positions
+from tailrace.log.bases import newest_positions, put_base, read_base
 from tailrace.log.wanted import wanted_bases
 from tailrace.postgres.barrier import Barrier
 from tailrace.postgres.buffer import buffer, row_trigger, truncate_trigger
@@ -55,6 +55,11 @@ def trigger_states(source: psycopg.Connection, table: str) -> list[str]:
     query = """SELECT tgenabled::text FROM pg_trigger
                 WHERE tgrelid = %s::regclass AND tgname LIKE 'tailrace%%' ORDER BY tgname"""
     return [state for (state,) in source.execute(query, [table]).fetchall()]
+
+
+def alerts(source: psycopg.Connection) -> list[str]:
+    query = "SELECT reason FROM tailrace.check_cdc_health() WHERE alert"
+    return [reason for (reason,) in source.execute(query).fetchall()]
 
 
 def published(source: psycopg.Connection) -> set[tuple[str, str]]:
@@ -121,6 +126,8 @@ def test_a_table_goes_to_the_wal_and_back_as_the_settings_say(
         capture.wait_until(lambda: modes(source) == {"t": "TRIGGER"})
         assert trigger_states(source, "t") == ["A", "A"]
         assert ("tailrace_main", "t") not in published(source)
+        # It is where it is to be: there is nothing to alert anybody to.
+        capture.wait_until(lambda: alerts(source) == [])
 
 
 def test_f076_a_lock_that_is_not_won_leaves_the_triggers_in_force(
@@ -162,6 +169,12 @@ def test_f078_triggers_switched_off_by_hand_are_put_back_and_a_base_is_asked_for
         assert row_trigger(oid) in wanted.reason and "disabled" in wanted.reason
         source.execute(f"DROP TRIGGER {truncate_trigger(oid)} ON t".encode())
         capture.wait_until(lambda: trigger_states(source, "t") == ["A", "A"])
+        # What was missed is shown until a base has it.
+        capture.wait_until(lambda: any("a new base is due" in alert for alert in alerts(source)))
+        positions = newest_positions(store)
+        due = wanted_bases(store, positions)[oid].position
+        put_base(store, replace(read_base(store, oid, positions[oid]), position=due))
+        capture.wait_until(lambda: alerts(source) == [])
 
 
 def test_a_table_that_nobody_means_any_more_is_let_go(

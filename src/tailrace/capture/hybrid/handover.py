@@ -110,20 +110,31 @@ class Handover:
             shadow.close()
 
     def fall_back(self, conn: Connection, table: TableInfo, reason: str, rules: TableRules) -> None:
-        """Give the hand-over up: nothing has been switched off, which is made sure of first."""
+        """Give the hand-over up, for a while; why is shown until it is tried again."""
+        self._stay(conn, table, error=reason)
+        self.given_up[table.oid] = time.monotonic() + rules.transition_timeout_s
+        logger.warning("hand-over given up table=%s reason=%s", table.qualified, reason)
+
+    def call_off(self, conn: Connection, table: TableInfo, reason: str) -> None:
+        """End the hand-over, because it is not to be, or not from this server as it is: with its
+        triggers the table is as it should be.
+        """
+        self._stay(conn, table, error=None)
+        logger.info("hand-over called off table=%s reason=%s", table.qualified, reason)
+
+    def _stay(self, conn: Connection, table: TableInfo, *, error: str | None) -> None:
+        """With the triggers: nothing has been switched off, which is made sure of first."""
         problems = trigger_problems(conn, table.oid)
         if problems:
             raise SourceError(f"{table.qualified} cannot stay with its triggers: {problems[0]}")
         self._end_shadow(table.oid)
-        self._set_mode(conn, table, Mode.TRIGGER, error=reason)
+        self._set_mode(conn, table, Mode.TRIGGER, error=error)
         failpoint("handover.after_fall_back")
-        self.given_up[table.oid] = time.monotonic() + rules.transition_timeout_s
-        logger.warning("hand-over given up table=%s reason=%s", table.qualified, reason)
 
-    def go_back(
-        self, conn: Connection, table: TableInfo, rules: TableRules, roll: Roll, reason: str
-    ) -> None:
-        """From the WAL to triggers, by the same barrier in the other direction."""
+    def go_back(self, conn: Connection, table: TableInfo, rules: TableRules, roll: Roll) -> None:
+        """From the WAL to triggers, by the same barrier in the other direction; because the
+        settings say so, hence without an error to show.
+        """
         buffers = buffer_roll(self.names)
 
         def go_once(wait_ms: int) -> None:
@@ -135,7 +146,7 @@ class Handover:
                 publish_buffer(conn, self.store, buffers, table.oid)
                 # A table that went straight to the WAL may not be on record yet.
                 track(conn, table, source=self.names.slot, mode=Mode.WAL)
-                self._set_mode(conn, table, Mode.TRIGGER, error=reason)
+                self._set_mode(conn, table, Mode.TRIGGER)
                 barrier.tell(table, Mode.TRIGGER)
                 record_as_planned(conn, self.store, roll)
 
@@ -143,7 +154,7 @@ class Handover:
         failpoint("handover.after_back")
         for each in (roll, buffers):
             check_membership(conn, self.store, each)
-        logger.warning("table went back to triggers table=%s reason=%s", table.qualified, reason)
+        logger.info("table went back to triggers table=%s", table.qualified)
 
     def _must_be_caught_up(self, conn: Connection, rules: TableRules) -> None:
         slot = read_slot(conn, self.names.slot)

@@ -155,8 +155,8 @@ class HybridTables:
                 self._upkeep.let_go(conn, tracked, table)
                 return Refusal(table, wanted.blocker.message, wanted.blocker.fix)
             elif tracked is not None:
-                self._upkeep.mend(conn, table, rules)
-                if is_streaming:
+                self._upkeep.mend(conn, table, tracked, rules)
+                if is_streaming or not task.has_slot:
                     self._move(conn, table, tracked, wanted)
             self._trouble.is_over(conn, table.oid, tracked)
         except (SourceError, SchemaError) as error:
@@ -182,8 +182,7 @@ class HybridTables:
         rules, selection = self._task.hybrid.of(table), self._task.selection
         reason = why_out(conn, table, roll, selection)
         if wanted.means is Means.TRIGGER and self._intake.has_schema(conn):
-            reason = reason or "triggers are to capture it"
-            self._handover.go_back(conn, table, rules, roll, reason)
+            self._handover.go_back(conn, table, rules, roll)
         elif reason:
             take_out_one(conn, self._store, roll, table, reason)
             self._upkeep.forget(conn, table)
@@ -196,7 +195,8 @@ class HybridTables:
         if wanted.means is Means.WAL:
             self._handover.advance(conn, table, tracked, rules, self._roll(table))
         elif tracked.mode is Mode.TRANSITIONING:
-            self._handover.fall_back(conn, table, "triggers are to capture it", rules)
+            reason = "triggers are to capture it" if self._task.has_slot else "there is no slot"
+            self._handover.call_off(conn, table, reason)
 
     def _roll(self, table: TableInfo) -> Roll:
         whole, inserts = self._rolls

@@ -14,9 +14,11 @@ import psycopg
 
 from tailrace.capture.modes import TableRules
 from tailrace.capture.watch import want_anew
-from tailrace.control.tracking import Tracked, forget, read_tracked, set_error
+from tailrace.control.tracking import Tracked, clear_error, forget, read_tracked, set_error
 from tailrace.errors import SourceError
 from tailrace.failpoint import failpoint
+from tailrace.log.bases import newest_positions
+from tailrace.log.wanted import wanted_bases
 from tailrace.postgres.barrier import Barrier
 from tailrace.postgres.buffer import buffer, read_buffers
 from tailrace.postgres.catalog import TableInfo
@@ -39,6 +41,9 @@ logger = logging.getLogger(__name__)
 LOCK_TIMEOUT_MS: Final = 100
 """How long others may be made to wait for the removal of what is not needed any more."""
 
+PUT_BACK: Final = "; it was put back, and a new base is due"
+"""How an error ends that is over once there is that base."""
+
 
 class TriggerUpkeep:
     """One leader's."""
@@ -48,7 +53,7 @@ class TriggerUpkeep:
         self._names = names
         self._leader_pid = leader_pid
 
-    def mend(self, conn: Connection, table: TableInfo, rules: TableRules) -> None:
+    def mend(self, conn: Connection, table: TableInfo, tracked: Tracked, rules: TableRules) -> None:
         """Put back what is missing of a table's triggers, and follow its columns."""
         problems = trigger_problems(conn, table.oid)
         if problems:
@@ -56,6 +61,13 @@ class TriggerUpkeep:
         elif not shape_is_current(conn, table.oid):
             sync_capture(conn, table, lock_timeout_ms=rules.lock_timeout_ms)
             logger.info("capture follows the columns table=%s", table.qualified)
+        error = tracked.last_error
+        if not problems and error and error.endswith(PUT_BACK) and not self._waits(table.oid):
+            clear_error(conn, table.oid, error, source=self._names.slot)
+
+    def _waits(self, oid: int) -> bool:
+        """Whether a new base of the table is still due."""
+        return oid in wanted_bases(self._store, newest_positions(self._store))
 
     def tidy(self, conn: Connection, table: TableInfo) -> None:
         """Remove what triggers have left of a table that the WAL gives now."""
@@ -84,7 +96,7 @@ class TriggerUpkeep:
         barrier = Barrier(conn, self._names.slot, self._leader_pid, rules.lock_timeout_ms)
         with barrier.locked(table):
             install_triggers(conn, table, lock_timeout_ms=rules.lock_timeout_ms)
-            set_error(conn, table.oid, problem, source=self._names.slot)
+            set_error(conn, table.oid, problem + PUT_BACK, source=self._names.slot)
         failpoint("upkeep.after_put_back")
         # Only now: a base from before the commit would not hold what was written until then.
         want_anew(self._store, table, insert_position(conn), problem)
