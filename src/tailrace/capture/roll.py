@@ -11,6 +11,7 @@ oids; they may stand for a commit that is under way.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -75,16 +76,18 @@ def record_membership(store: Store, roll: Roll, planned: Fingerprint) -> None:
     failpoint("membership.after_record")
 
 
-def remake_publications(conn: Connection, store: Store, names: SourceNames) -> None:
-    """Where there is no slot: all three publications anew, and every buffer in its own. So they are
-    there before a slot is, whatever was done to them by hand.
+def remake_publications(
+    conn: Connection, store: Store, names: SourceNames, buffers: Iterable[int]
+) -> None:
+    """Where there is no slot: all three publications anew, and the buffers of these tables, which
+    are those of the source. So they are there before a slot is, whatever was done to them by hand.
     """
     rolls = (*rolls_of(names), buffer_roll(names))
     with conn.transaction():
         for roll in rolls:
             drop_publication(conn, roll.publication)
             make_publication(conn, store, roll)
-        for table_oid in read_buffers(conn):
+        for table_oid in buffers:
             publish_buffer(conn, store, buffer_roll(names), table_oid)
     for roll in rolls:
         check_membership(conn, store, roll)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -18,9 +20,10 @@ from tailrace.postgres.session import connect
 from tailrace.postgres.slot import drop_slot
 from tailrace.status import State, gather
 from tailrace.storage import FileStore
-from tests.capture.hybrid.test_handover import modes, trigger_states
+from tests.capture.hybrid.test_handover import modes, published, trigger_states
 from tests.capture.oracle import assert_equal, read_changes
 from tests.capture.running import Running, hybrid, settings
+from tests.capture.tracked import oid_of
 from tests.server import VERSIONS, Database, Server, ServerFactory
 
 NAMES = SourceNames.of("main")
@@ -188,6 +191,32 @@ def test_f076_a_slot_that_is_lost_in_the_middle_of_a_hand_over_calls_it_off(
         assert source.execute(query).fetchone() == (None, None, None)
         assert wanted_bases(store, newest_positions(store)) == {}, "nothing was lost"
     assert [(change.new or {})["v"] for change in read_changes(store)] == ["kept"]
+
+
+def test_two_sources_of_a_database_take_in_their_own_buffers_alone(
+    database: Database, server: Server, store: FileStore, tmp_path: Path
+) -> None:
+    server.settings["wal_level"] = "logical"
+    server.restart()
+    with database.connect() as source:
+        source.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)")
+        mine = settings(database.dsn, "public.t", hybrid=hybrid("trigger"))
+        others = settings(database.dsn, "public.u", hybrid=hybrid("trigger"))
+        others = replace(others, duties=replace(others.duties, names=SourceNames.of("other")))
+        with Running(others, FileStore(tmp_path / "other")) as capture:
+            capture.wait_until(lambda: modes(source) == {"u": "TRIGGER"})
+        with Running(mine, store) as capture:
+            capture.wait_until(lambda: modes(source) == {"t": "TRIGGER", "u": "TRIGGER"})
+        rules = hybrid("auto", tables={"public.t": "trigger"})
+        with Running(settings(database.dsn, "public.t", hybrid=rules), store) as capture:
+            capture.wait_for_stream()
+            assert {each for each in published(source) if "main" in each[0]} == {
+                ("tailrace_main_buffers", f"changes_{oid_of(source, 'public.t')}")
+            }
+            source.execute("INSERT INTO u VALUES (1)")
+            source.execute("INSERT INTO t VALUES (1)")
+            wait_drained(capture, store, 1)
+    assert [change.relation.name for change in read_changes(store)] == ["t"]
 
 
 def test_what_is_shown_tells_modes_and_alerts(

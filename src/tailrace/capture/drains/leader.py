@@ -19,6 +19,7 @@ from tailrace.capture.buffers.translate import Translator
 from tailrace.capture.buffers.translating import TranslatingWriter
 from tailrace.capture.drains.attach import Drained, attach_drains
 from tailrace.capture.drains.drain import Drainer
+from tailrace.capture.drains.passed_rows import buffers_of
 from tailrace.capture.drains.slot_begin import begin_slot
 from tailrace.capture.housekeeping import Housekeeping
 from tailrace.capture.hybrid.on_record import Task
@@ -130,7 +131,8 @@ class DrainLeader:
         # Beside a log that is drained, a slot is left from a beginning that died.
         drop_slot(conn, duties.names.slot)
         if read_server(conn).may_create:
-            remake_publications(conn, self._store, duties.names)
+            buffers = buffers_of(conn, duties.names.slot)
+            remake_publications(conn, self._store, duties.names, buffers)
         refusals, table_count = self._tables.open(conn, should_go_on=should_go_on)
         if is_first:
             refuse(duties.selection.patterns, refusals, member_count=table_count)
