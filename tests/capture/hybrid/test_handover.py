@@ -177,6 +177,27 @@ def test_f078_triggers_switched_off_by_hand_are_put_back_and_a_base_is_asked_for
         capture.wait_until(lambda: alerts(source) == [])
 
 
+def test_f078_whoever_dies_after_triggers_were_put_back_has_asked_for_a_base(
+    database: Database,
+    source: psycopg.Connection,
+    store: FileStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def die(name: str) -> None:
+        raise RuntimeError(name)
+
+    told = settings(database.dsn, hybrid=hybrid("auto", tables={"public.t": "trigger"}))
+    with Running(told, store) as capture:
+        capture.wait_for_stream()
+        monkeypatch.setattr("tailrace.capture.hybrid.upkeep.failpoint", die)
+        source.execute("ALTER TABLE t DISABLE TRIGGER ALL")
+        source.execute("INSERT INTO t VALUES (1, 'unseen')")
+        capture.fails_with(RuntimeError)
+    # Nothing is to be seen at the triggers any more.
+    assert trigger_states(source, "t") == ["A", "A"]
+    assert len(wanted_bases(store, newest_positions(store))) == 1
+
+
 def test_a_table_that_nobody_means_any_more_is_let_go(
     database: Database, source: psycopg.Connection, store: FileStore
 ) -> None:

@@ -96,10 +96,11 @@ class TriggerUpkeep:
         barrier = Barrier(conn, self._names.slot, self._leader_pid, rules.lock_timeout_ms)
         with barrier.locked(table):
             install_triggers(conn, table, lock_timeout_ms=rules.lock_timeout_ms)
+            # Before the commit: whoever dies after it leaves triggers at which nothing is to be
+            # seen. Nobody writes the table between this position and the commit.
+            want_anew(self._store, table, insert_position(conn), problem)
             set_error(conn, table.oid, problem + PUT_BACK, source=self._names.slot)
         failpoint("upkeep.after_put_back")
-        # Only now: a base from before the commit would not hold what was written until then.
-        want_anew(self._store, table, insert_position(conn), problem)
 
     def _drop_if_empty(self, conn: Connection, oid: int) -> bool:
         """Whether the buffer is gone."""
