@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import psycopg
 import pytest
 
+from tailrace.capture.drains import drain
 from tailrace.capture.lent_snapshot import LentSnapshotHolder
 from tailrace.control.requests import ask, open_requests
 from tailrace.errors import SourceError
 from tailrace.log.bases import newest_bases
+from tailrace.log.wanted import WantedBase, want_base
+from tailrace.postgres.server import insert_position
 from tailrace.postgres.snapshot import Patience
 from tailrace.storage import FileStore, Store
 from tests.bases.oracle import assert_equal
@@ -88,4 +91,58 @@ def test_a_leader_does_not_wait_for_ever_for_one_who_asked_and_is_gone(
     with drainer(conn, store) as drains:
         assert drains.drain(lambda: None) is not None
         assert drains.drain(lambda: None) is None
+    assert open_requests(conn, SOURCE) == []
+
+
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Lets something happen once, while a drain that has its snapshot reads the buffers."""
+    monkeypatch.setattr("tailrace.capture.drains.answering.LEND_S", 0.1)
+
+    def plan(event: Callable[[], object]) -> None:
+        events, read = [event], drain.rows_outstanding
+
+        def reading(*arguments: object) -> object:
+            if events:
+                events.pop()()
+            return read(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(drain, "rows_outstanding", reading)
+
+    return plan
+
+
+def test_who_asks_after_the_snapshot_of_a_drain_is_lent_that_of_the_next(
+    conn: psycopg.Connection,
+    store: FileStore,
+    meanwhile: Callable[[Callable[[], object]], None],
+) -> None:
+    """He may know of what the older one does not show: a table that was taken up in between."""
+    begin_log(conn, store)
+    meanwhile(lambda: ask(conn, source=SOURCE, by="late"))
+    with drainer(conn, store) as drains:
+        drains.drain(lambda: None)
+        assert len(open_requests(conn, SOURCE)) == 1
+        drains.drain(lambda: None)
+    assert open_requests(conn, SOURCE) == []
+
+
+def test_a_snapshot_from_before_a_base_was_found_missing_is_not_lent_as_one_from_after_it(
+    conn: psycopg.Connection,
+    store: FileStore,
+    meanwhile: Callable[[Callable[[], object]], None],
+) -> None:
+    begin_log(conn, store)
+    oid = oid_of(conn, "public.t")
+
+    def leave_gap() -> None:
+        conn.execute("INSERT INTO t VALUES (0, 'unseen')")
+        want_base(store, WantedBase(oid, insert_position(conn), "a gap"))
+
+    meanwhile(leave_gap)
+    ask(conn, source=SOURCE, by="early")
+    with drainer(conn, store) as drains:
+        drains.drain(lambda: None)
+        assert len(open_requests(conn, SOURCE)) == 1
+        drains.drain(lambda: None)
     assert open_requests(conn, SOURCE) == []

@@ -52,6 +52,11 @@ def wanted_bases(store: Store, newest: Mapping[int, Lsn]) -> dict[int, WantedBas
     return {mark.oid: mark for mark in marks if not _is_answered(store, mark, newest.get(mark.oid))}
 
 
+def wanted_positions(store: Store) -> list[Lsn]:
+    """Where the marks stand, answered ones too."""
+    return [layout.position_of(entry.key) for entry in store.list(layout.WANTED)]
+
+
 def lost_with_slot(store: Store) -> dict[int, Lsn]:
     """By oid, the tables of which a lost slot has taken changes along, and from which position on a
     base has them again; also those that have such a base by now.

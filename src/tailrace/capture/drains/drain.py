@@ -29,9 +29,11 @@ from tailrace.errors import SourceGap
 from tailrace.failpoint import failpoint
 from tailrace.log import Header
 from tailrace.log.header import DRAINED
+from tailrace.log.wanted import wanted_positions
 from tailrace.model import Lsn
 from tailrace.postgres.frames import Frames
 from tailrace.postgres.pgoutput import MESSAGE_PREFIX
+from tailrace.postgres.server import insert_position
 from tailrace.postgres.session import Connection, connect, source_error
 from tailrace.postgres.snapshot import Snapshot
 from tailrace.storage import Store
@@ -95,8 +97,13 @@ class Drainer:
         """
         try:
             self._open()
+            # Before the snapshot, so that it shows whatever those who ask know of.
+            requests = open_requests(self._speaker, self._source)
+            since = insert_position(self._speaker) if requests else Lsn(0)
             snapshot = _begin_reading(self._reader)
-            header = self._drain(snapshot, go_on, always=always)
+            header = self._drain(snapshot, requests, go_on, always=always)
+            if requests and header is not None:
+                self._answer(requests, Lsn.of(since, era=self._era), header, go_on)
             self._reader.execute("ROLLBACK")
             return header
         except BaseException as error:
@@ -145,11 +152,12 @@ class Drainer:
             self._drained = self._outstanding.passed
         return self._outstanding
 
-    def _drain(self, snapshot: str, go_on: Callable[[], None], *, always: bool) -> Header | None:
+    def _drain(
+        self, snapshot: str, requests: list[int], go_on: Callable[[], None], *, always: bool
+    ) -> Header | None:
         outstanding = self._outstanding_rows(self._reader)
         buffers = buffers_of(self._reader, self._source)
         filled = rows_outstanding(self._reader, buffers, outstanding)
-        requests = open_requests(self._speaker, self._source)
         if not filled and not requests and not always:
             self._outstanding = Outstanding(snapshot)
             return None
@@ -167,8 +175,16 @@ class Drainer:
         self._outstanding, self._drained = Outstanding(snapshot), snapshot
         if self._to_delete is not None:
             self._to_delete |= set(filled)
-        answer_requests(self._reader, self._speaker, requests, moment.position, go_on)
         return header
+
+    def _answer(
+        self, requests: list[int], since: Lsn, header: Header, go_on: Callable[[], None]
+    ) -> None:
+        """Lend the snapshot, which is older than the drain's position. If a base was found to be
+        missing between the two, one that is read now would be taken for it: the next drain lends.
+        """
+        if max(wanted_positions(self._store), default=Lsn(0)) <= since:
+            answer_requests(self._reader, self._speaker, requests, header.end, go_on)
 
     def _speak(self, snapshot: str, xid: int) -> Moment:
         query = (
