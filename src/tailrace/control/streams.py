@@ -103,6 +103,14 @@ def read_streams(conn: Connection, source: str) -> list[StreamRow]:
         return [_row(row) for row in cursor.execute(_ROWS, (source,))]
 
 
+def patterns_of_streams(conn: Connection, source: str) -> dict[str, tuple[str, ...]]:
+    """By name, which tables each stream asks for: as written, whether that can be read or not."""
+    if not has_streams(conn):
+        return {}
+    query = "SELECT name, tables FROM tailrace.streams WHERE source = %s"
+    return {name: tuple(tables) for name, tables in conn.execute(query, (source,))}
+
+
 @contextmanager
 def reporting(conn: Connection) -> Iterator[None]:
     """A transaction in which the pipeline writes what only it may write."""

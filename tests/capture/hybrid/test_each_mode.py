@@ -159,6 +159,11 @@ def test_f080_streams_share_a_capture_and_leave_it_while_it_is_handed_over(
         wait_caught_up(second, source)
     with Running(read_by(), store) as unread:
         unread.wait_until(lambda: readers() == [])
+        add = "INSERT INTO tailrace.streams (name, tables, sink) VALUES (%s, %s, %s)"
+        source.execute(add, ["made", ["public.*"], '{"type": "memory"}'])
+        unread.wait_until(lambda: readers() == ["made"])
+        source.execute("DELETE FROM tailrace.streams")
+        unread.wait_until(lambda: readers() == [])
         # It is `capture.tables` that says what is captured, also for streams that come later.
         assert modes(source) == {"t": "TRANSITIONING"} and trigger_states(source, "t") == ["A", "A"]
     source.execute("CREATE TABLE other (id int PRIMARY KEY)")

@@ -7,15 +7,18 @@ just being made has a position too, but nothing of it is in the log yet.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tailrace.capture.drains.passed_marks import PassedMarks
 from tailrace.capture.modes import HybridSettings
 from tailrace.capture.roll import Roll
 from tailrace.control.schema import installed_version
+from tailrace.control.streams import patterns_of_streams
 from tailrace.control.tracking import Mode, Tracked, describe, set_confirmed, set_mode, track
+from tailrace.errors import ConfigError
 from tailrace.model import Lsn
 from tailrace.postgres.catalog import read_tables
+from tailrace.postgres.pattern import TablePattern
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.selection import Selection
 from tailrace.postgres.server import insert_position
@@ -96,10 +99,18 @@ class OnRecord:
 
     def _describe(self, conn: Connection, tracked: dict[int, Tracked]) -> None:
         """Streams come and go; what they read is captured for as long as it is meant to be."""
+        selection = self._streams(conn) if tracked else self._task.selection
         for table in read_tables(conn, tracked):
-            readers, known = self._task.selection.readers(table), tracked[table.oid]
+            readers, known = selection.readers(table), tracked[table.oid]
             if (known.qualified, known.tracked_by) != (table.qualified, readers):
                 describe(conn, table, readers, source=self._task.names.slot)
+
+    def _streams(self, conn: Connection) -> Selection:
+        """With the streams of the file those that were made in SQL."""
+        selection, source = self._task.selection, self._task.names.slot
+        made = patterns_of_streams(conn, source)
+        readable = {name: own for name, own in made.items() if all(map(_can_be_read, own))}
+        return replace(selection, streams={**selection.streams, **readable})
 
     def _see_if_done(self, conn: Connection, captured: Captured, confirmed: Lsn) -> None:
         """If no table is ever to come from the WAL, the slot is needed only until all that tables
@@ -111,3 +122,12 @@ class OnRecord:
             self._emptied_at = insert_position(conn)
         else:
             self.is_done = confirmed >= self._emptied_at
+
+
+def _can_be_read(pattern: str) -> bool:
+    """Whoever makes a stream is told of a pattern that cannot; capture goes on."""
+    try:
+        TablePattern.parse(pattern)
+    except ConfigError:
+        return False
+    return True
