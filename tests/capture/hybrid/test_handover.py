@@ -108,6 +108,16 @@ def test_a_table_is_given_a_replica_identity_if_that_is_allowed(
         capture.wait_until(lambda: len(list(read_changes(store))) == 2)
 
 
+def test_a_table_that_is_named_alone_is_given_its_replica_identity_at_the_start(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    source.execute("CREATE TABLE keyless (v text)")
+    told = hybrid("auto", auto_replica_identity=True)
+    with Running(settings(database.dsn, "public.keyless", hybrid=told), store) as capture:
+        capture.wait_for_stream()
+        assert published(source) == {("tailrace_main", "keyless")}
+
+
 def test_a_table_goes_to_the_wal_and_back_as_the_settings_say(
     database: Database, source: psycopg.Connection, store: FileStore
 ) -> None:

@@ -136,17 +136,12 @@ class HybridTables:
         task, rules = self._task, self._task.hybrid.of(table)
         roll, tracked = captured.members.get(table.oid), captured.tracked.get(table.oid)
         by_trigger = tracked is not None and tracked.mode is not Mode.WAL
-        wanted = wanted_means(
-            conn,
-            table,
-            rules,
-            task.selection,
-            has_slot=task.has_slot,
-            is_captured=roll is not None or by_trigger,
-        )
+        is_captured = roll is not None or by_trigger
+        wanted = self._wanted(conn, table, is_captured=is_captured)
         try:
-            if wanted.means is Means.NOTHING and rules.auto_replica_identity:
-                self._identify(conn, table, rules)
+            if wanted.means is Means.NOTHING and self._identify(conn, table, rules):
+                table = next(iter(read_tables(conn, [table.oid])), table)
+                wanted = self._wanted(conn, table, is_captured=is_captured)
             if roll is None and (tracked is None or not by_trigger):
                 return self._new(conn, table, wanted)
             if roll is not None:
@@ -163,10 +158,24 @@ class HybridTables:
             self._trouble.say(conn, table.oid, table.qualified, error)
         return None
 
-    def _identify(self, conn: Connection, table: TableInfo, rules: TableRules) -> None:
-        if not table.has_usable_identity:
-            make_identifiable(conn, table, lock_timeout_ms=rules.lock_timeout_ms)
-            logger.warning("table got replica identity full table=%s", table.qualified)
+    def _wanted(self, conn: Connection, table: TableInfo, *, is_captured: bool) -> Wanted:
+        task = self._task
+        return wanted_means(
+            conn,
+            table,
+            task.hybrid.of(table),
+            task.selection,
+            has_slot=task.has_slot,
+            is_captured=is_captured,
+        )
+
+    def _identify(self, conn: Connection, table: TableInfo, rules: TableRules) -> bool:
+        """Whether the table was altered so that its rows can be told apart."""
+        if not rules.auto_replica_identity or table.has_usable_identity:
+            return False
+        make_identifiable(conn, table, lock_timeout_ms=rules.lock_timeout_ms)
+        logger.warning("table got replica identity full table=%s", table.qualified)
+        return True
 
     def _new(self, conn: Connection, table: TableInfo, wanted: Wanted) -> Refusal | None:
         match wanted.means:
