@@ -13,6 +13,7 @@ from tailrace.control.tracking import ALERT_CHANNEL, Mode, set_error, set_mode, 
 from tailrace.postgres.buffer import row_trigger
 from tailrace.postgres.catalog import TableInfo
 from tailrace.postgres.lock_session import LockSession
+from tailrace.postgres.quote import identifier, statement
 from tailrace.postgres.session import Connection, connect
 from tailrace.postgres.triggers import install_triggers
 from tests.buffered import table_of
@@ -66,9 +67,9 @@ def test_f078_triggers_disabled_or_dropped_behind_our_back_are_found(
     controlled: Connection, app: Connection, table: TableInfo, leader: LockSession
 ) -> None:
     name = row_trigger(table.oid)
-    app.execute(f"ALTER TABLE t DISABLE TRIGGER {name}".encode())
+    app.execute(statement("ALTER TABLE t DISABLE TRIGGER {}", identifier(name)))
     assert _reason(controlled) == f"trigger {name} on app.t is disabled"
-    app.execute(f"DROP TRIGGER {name} ON t".encode())
+    app.execute(statement("DROP TRIGGER {} ON t", identifier(name)))
     assert _reason(controlled) == f"trigger {name} on app.t is missing"
     app.execute("DROP TABLE t")
     assert _reason(controlled) == "the table is gone"

@@ -12,7 +12,9 @@ import pytest
 
 from tailrace.control.schema import migrate
 from tailrace.errors import SourceError
+from tailrace.postgres.buffer import row_trigger
 from tailrace.postgres.catalog import TableInfo
+from tailrace.postgres.quote import identifier, statement
 from tailrace.postgres.session import Connection, connect
 from tailrace.postgres.triggers import (
     drop_buffer,
@@ -158,7 +160,7 @@ def test_f078_triggers_disabled_or_dropped_by_hand_are_found(
     app.execute("ALTER TABLE t ENABLE TRIGGER ALL")
     problem, _ = trigger_problems(owner, table.oid)
     assert problem == f"trigger tailrace_capture_row_{table.oid} on app.t is not enabled always"
-    app.execute(f"DROP TRIGGER tailrace_capture_row_{table.oid} ON t".encode())
+    app.execute(statement("DROP TRIGGER {} ON t", identifier(row_trigger(table.oid))))
     problem, _ = trigger_problems(owner, table.oid)
     assert problem == f"trigger tailrace_capture_row_{table.oid} on app.t is missing"
     _install(owner, "app.t")
@@ -171,7 +173,9 @@ def test_f078_one_partition_without_its_trigger_is_found(
     app.execute("CREATE TABLE low PARTITION OF t FOR VALUES FROM (0) TO (10)")
     app.execute("CREATE TABLE high PARTITION OF t FOR VALUES FROM (10) TO (20)")
     table = _install(owner, "app.t")
-    app.execute(f"ALTER TABLE high DISABLE TRIGGER tailrace_capture_row_{table.oid}".encode())
+    app.execute(
+        statement("ALTER TABLE high DISABLE TRIGGER {}", identifier(row_trigger(table.oid)))
+    )
     assert trigger_problems(owner, table.oid) == [
         f"trigger tailrace_capture_row_{table.oid} on app.high is disabled"
     ]

@@ -18,6 +18,7 @@ from tailrace.log.wanted import wanted_bases
 from tailrace.postgres.barrier import Barrier
 from tailrace.postgres.buffer import buffer, row_trigger, truncate_trigger
 from tailrace.postgres.catalog import tables_matching
+from tailrace.postgres.quote import identifier, statement
 from tailrace.postgres.session import connect
 from tailrace.postgres.slot import drop_slot
 from tailrace.storage import FileStore
@@ -171,13 +172,13 @@ def test_f078_triggers_switched_off_by_hand_are_put_back_and_a_base_is_asked_for
         capture.wait_for_stream()
         assert wanted_bases(store, newest_positions(store)) == {}
         oid = oid_of(source, "public.t")
-        source.execute(f"ALTER TABLE t DISABLE TRIGGER {row_trigger(oid)}".encode())
+        source.execute(statement("ALTER TABLE t DISABLE TRIGGER {}", identifier(row_trigger(oid))))
         source.execute("INSERT INTO t VALUES (1, 'unseen')")
         capture.wait_until(lambda: trigger_states(source, "t") == ["A", "A"])
         capture.wait_until(lambda: wanted_bases(store, newest_positions(store)))
         (wanted,) = wanted_bases(store, newest_positions(store)).values()
         assert row_trigger(oid) in wanted.reason and "disabled" in wanted.reason
-        source.execute(f"DROP TRIGGER {truncate_trigger(oid)} ON t".encode())
+        source.execute(statement("DROP TRIGGER {} ON t", identifier(truncate_trigger(oid))))
         capture.wait_until(lambda: trigger_states(source, "t") == ["A", "A"])
         # What was missed is shown until a base has it.
         capture.wait_until(lambda: any("a new base is due" in alert for alert in alerts(source)))
@@ -326,7 +327,7 @@ def test_several_tables_are_compared_at_once_each_beside_its_writer(
     # One more than are compared at a time.
     names = [f"t{number}" for number in range(SHADOWS_MAX + 1)]
     for name in names:
-        source.execute(f"CREATE TABLE {name} (id int PRIMARY KEY)".encode())
+        source.execute(statement("CREATE TABLE {} (id int PRIMARY KEY)", identifier(name)))
     tables = [f"public.{name}" for name in names]
     by_trigger = hybrid("auto", tables=dict.fromkeys(tables, "trigger"))
     with Running(settings(database.dsn, *tables, hybrid=by_trigger), store) as capture:
@@ -338,7 +339,7 @@ def test_several_tables_are_compared_at_once_each_beside_its_writer(
         def are_handed_over() -> bool:
             key = next(keys)
             for name in names:
-                source.execute(f"INSERT INTO {name} VALUES ({key})".encode())
+                source.execute(statement("INSERT INTO {} VALUES (%s)", identifier(name)), [key])
             errors = source.execute("SELECT last_error FROM tailrace.change_tracking").fetchall()
             assert not [error for (error,) in errors if error and "differs" in error]
             return modes(source) == dict.fromkeys(names, "WAL")
