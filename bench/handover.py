@@ -121,7 +121,7 @@ def _prepare(conn: Connection, store: FileStore) -> TableInfo:
     (table,) = tables_matching(conn, ["public.t"])
     install_triggers(conn, table, lock_timeout_ms=5000)
     track(conn, table, source=_NAMES.slot, mode=Mode.TRIGGER)
-    remake_publications(conn, store, _NAMES)
+    remake_publications(conn, store, _NAMES, [table.oid])
     create_slot(conn, _NAMES.slot, lock_timeout_ms=5000)
     return table
 
