@@ -452,7 +452,7 @@ MUTANTS: Final = (
     Mutant(
         "a fold crosses a change of the key",
         "compaction/range.py",
-        " and {*newer.key} == {*older.key}",
+        "{*newer.key} == {*older.key} and ",
         "",
         COMPACTION,
     ),

@@ -1,4 +1,4 @@
-"""Bugs in sinks, reads, replays and compaction that the tests must notice, beside `planted`."""
+"""More bugs that the tests must notice, beside `planted`: most are in sinks, reads and replays."""
 
 from __future__ import annotations
 
@@ -146,5 +146,54 @@ SINK_MUTANTS: Final = (
         "header.data_bytes, header.writer)",
         'header.data_bytes, "")',
         ("tests/spark/test_recent.py",),
+    ),
+    Mutant(
+        "equal rows without a key fold to one",
+        "compaction/folding.py",
+        "    if relation.is_keyless:\n",
+        "    if not relation.columns:\n",
+        ("tests/compaction/test_compaction.py",),
+    ),
+    Mutant(
+        "a stream takes another's message for its own",
+        "sinks/queue/kinesis.py",
+        "} if name == sent_for:",
+        "} if name:",
+        ("tests/sinks/queue/test_conformance.py",),
+    ),
+    Mutant(
+        "an interrupted base is sent again from its start",
+        "sinks/queue/passage.py",
+        "max(self.saved, self.frontier)",
+        "self.saved",
+        ("tests/sinks/queue/test_conformance.py",),
+    ),
+    Mutant(
+        "a partition that came and went is forgotten",
+        "capture/leader.py",
+        "        strays.keep(keep_shapes(store, relations))\n",
+        "        keep_shapes(store, relations)\n",
+        ("tests/capture/test_watch.py",),
+    ),
+    Mutant(
+        "partitions go on under the old name of their table",
+        "capture/watch.py",
+        "            if now.is_partitioned and before.name != now.name:\n",
+        "            if now.is_partitioned and not before.name:\n",
+        ("tests/capture/test_watch.py",),
+    ),
+    Mutant(
+        "a partition that was detached for a while looks the same",
+        "postgres/standing.py",
+        "leaf.link and leaf.link != is_now[leaf.oid].link",
+        "leaf.link and not is_now[leaf.oid].link",
+        ("tests/capture/test_watch.py",),
+    ),
+    Mutant(
+        "teardown deletes the log of another source",
+        "cli/teardown.py",
+        "            if log is not None:\n                # A wrong log.url",
+        "            if log is not None and not names.slot:\n                # A wrong log.url",
+        ("tests/cli/test_teardown.py",),
     ),
 )

@@ -82,6 +82,25 @@ def test_f052_a_stream_that_upserts_a_table_without_a_key_is_told_so(
     assert told["subject"] == "public.events"
 
 
+def test_f052_a_stream_that_upserts_a_table_whose_rows_may_be_equal_is_told_so(
+    project: Project, database: Database
+) -> None:
+    with database.connect() as admin:
+        admin.execute("CREATE TABLE loose (id int, v text)")
+        admin.execute("ALTER TABLE loose REPLICA IDENTITY FULL")
+    own = "own: {sink: {type: delta, path: own}, key: [id]}"
+    every = "every: {sink: {type: delta, path: every, mode: append}}"
+    lake = "lake: {sink: {type: delta}}"
+    project.configure(database.dsn, more=f"streams: {{{own}, {every}}}")
+    assert {severity for severity, _ in findings(project.run("check", "--json")).values()} == {
+        "warning"
+    }
+    project.configure(database.dsn, more=f"streams: {{{own}, {every}, {lake}}}")
+    ended = project.run("check", "--json")
+    assert ended.code == 1
+    assert findings(ended)["stream lake"][0] == "blocker"
+
+
 @both_versions
 def test_f061_a_where_on_what_old_rows_do_not_come_with_is_told(
     project: Project, database: Database

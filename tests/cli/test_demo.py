@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 from deltalake import DeltaTable
 from rich.console import Console
@@ -69,6 +70,21 @@ def test_the_demo_proves_the_lake_and_would_see_a_difference(directory: Path) ->
     assert "the lake differs from its source" in text
     assert re.search(r"public\.customers: id='1' differs: name is '.*', in the lake 'Mal", text)
     assert "public.customers: id='2' is not in the lake" in text
+
+
+@pytest.mark.slow
+def test_the_hybrid_demo_hands_every_table_over_and_proves_the_lake(directory: Path) -> None:
+    with demo(directory, "--hybrid", "--seconds", "6", "--rate", "50") as running:
+        ended = running.wait()
+        assert ended.code == 0, ended.err
+        assert "tables by triggers" in ended.err
+        assert "every lake table equals its source" in ended.err
+    with (
+        EmbeddedPostgres(directory / ".tailrace" / "postgres") as server,
+        psycopg.connect(server.dsn) as connection,
+    ):
+        modes = connection.execute("SELECT DISTINCT cdc_mode FROM tailrace.stat_tables")
+        assert modes.fetchall() == [("WAL",)]
 
 
 def test_stopped_during_the_start_it_ends_in_order(directory: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -16,7 +17,7 @@ from tailrace.compaction import Compactor, Outcome
 from tailrace.compaction import rewriting as rewriting_module
 from tailrace.compaction.texts import as_texts, to_lines
 from tailrace.decode import decode_base
-from tailrace.log import Base, BaseOrigin
+from tailrace.log import Base, BaseOrigin, Writer, recover_tip
 from tailrace.log.bases import newest_bases, read_base_part
 from tailrace.log.retention import RetentionPolicy, retain
 from tailrace.log.wanted import WantedBase, want_base, wanted_bases
@@ -349,6 +350,27 @@ def test_update_of_a_table_without_a_key_cannot_be_folded(log: MadeLog) -> None:
     log.base_of(table)
     log.insert(table, 2)
     log.commit(table, wire.delete(ITEMS.oid, old=["2", "x"]))
+    (outcome,) = compact(log)
+    assert "no key" in outcome.reason
+
+
+def _described_as_keyless(relations: Sequence[Relation]) -> list[Relation]:
+    return [replace(relation, is_keyless=True) for relation in relations]
+
+
+def test_f052_equal_rows_of_a_table_without_a_key_stay_as_many(log: MadeLog) -> None:
+    tip = recover_tip(log.store)
+    assert tip is not None
+    log.writer = Writer(log.store, tip, writer_id="writer", describe=_described_as_keyless)
+    columns = tuple(replace(column, in_identity=True) for column in ITEMS.columns)
+    whole = replace(ITEMS, columns=columns, key=ITEMS.column_names, is_keyless=True)
+    table = Table(replace(whole, identity=ReplicaIdentity.FULL))
+    log.base_of(table)
+    for _ in range(2):
+        log.commit(table, wire.insert(ITEMS.oid, ["1", "same"]))
+    compact(log)
+    assert lines_of(log, base_of(log, ITEMS.oid)) == [copy_line(["1", "same"])] * 2
+    log.commit(table, wire.delete(ITEMS.oid, old=["1", "same"]))
     (outcome,) = compact(log)
     assert "no key" in outcome.reason
 

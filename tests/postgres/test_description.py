@@ -13,6 +13,7 @@ from tailrace.postgres.description import describe
 from tailrace.postgres.named_types import read_named_types
 from tailrace.postgres.pgoutput import parse_relation
 from tailrace.postgres.session import Connection, connect
+from tailrace.postgres.table_shape import read_shape
 from tests.decode.slot import Slot
 from tests.postgres.names import HOSTILE
 from tests.server import Database
@@ -116,6 +117,22 @@ def test_f060_whole_old_rows_have_the_key_of_now_whatever_columns_came_since(
     conn.execute("ALTER TABLE item DROP CONSTRAINT item_pkey, ADD code serial PRIMARY KEY")
     (first, *_), whole = _frames(slot), ("id", "v")
     assert [each.key for each in describe(pinned, [first])] == [whole]
+
+
+def test_f052_whole_rows_of_a_table_without_a_key_are_known_as_such(
+    conn: Connection, pinned: Connection
+) -> None:
+    conn.execute("CREATE TABLE item (id int PRIMARY KEY, v text)")
+    conn.execute("CREATE TABLE loose (id int, v text)")
+    conn.execute("ALTER TABLE item REPLICA IDENTITY FULL")
+    conn.execute("ALTER TABLE loose REPLICA IDENTITY FULL")
+    slot = Slot.create(conn)
+    conn.execute("INSERT INTO item VALUES (1, 'a')")
+    conn.execute("INSERT INTO loose VALUES (1, 'a')")
+    described = describe(pinned, _frames(slot))
+    assert {each.name: each.is_keyless for each in described} == {"item": False, "loose": True}
+    shape = read_shape(pinned, described[1].oid)
+    assert shape is not None and shape.relation == described[1]
 
 
 def test_f060_renamed_table_keeps_the_name_that_its_rows_were_written_under(

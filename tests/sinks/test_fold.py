@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -15,6 +16,8 @@ from tailrace.errors import SchemaError
 from tailrace.model import PgType, ReplicaIdentity
 from tailrace.sinks.fold import Fold, fold
 from tailrace.sinks.memory import MemorySink
+from tailrace.sinks.shape import row_schema
+from tailrace.spark.selection import Selection
 from tests.sinks.source import NAN, Source, batch_of, relation
 
 
@@ -224,13 +227,15 @@ def test_table_without_a_key_is_refused() -> None:
         fold_of(Source(relation(key=())))
 
 
-def test_null_in_a_row_that_all_of_its_columns_identify_is_refused_by_that_name() -> None:
+def test_f052_rows_that_only_their_whole_identifies_need_a_key_of_the_stream() -> None:
     columns = {"id": PgType.INT8, "n": PgType.INT4}
-    keyless = relation(key=("id", "n"), columns=columns, identity=ReplicaIdentity.FULL)
-    source = Source(keyless)
-    source.insert(id=1, n=None)
-    with pytest.raises(SchemaError, match="known by all of its columns, and n is null"):
-        fold_of(source)
+    whole = relation(key=("id", "n"), columns=columns, identity=ReplicaIdentity.FULL)
+    loose = replace(whole, is_keyless=True)
+    with pytest.raises(SchemaError, match="no key"):
+        row_schema(loose)
+    by_id = Selection.of(columns=None, where=None, key=("id",))
+    assert row_schema(by_id.narrow(loose)).names[:2] == ["id", "n"]
+    assert row_schema(whole).names[:2] == ["id", "n"]
 
 
 def test_column_names_with_dots_are_not_paths() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tailrace.cli.config import Config, Stream
 from tailrace.cli.sink_sections import DeltaSink, PostgresSink
@@ -23,23 +23,36 @@ def stream_findings(conn: Connection, settings: Config) -> Iterator[Finding]:
     """What is told of each stream."""
     captured = selection(settings)
     tables = tables_matching(conn, captured.patterns)
-    keyless = [table for table in tables if captured.is_inserts_only(table)]
-    whole = [table for table in tables if table not in keyless]
+    partial = [table for table in tables if captured.is_inserts_only(table)]
+    whole = [table for table in tables if table not in partial]
     for name, stream in settings.streams.items():
         asked = Selection(stream.tables)
-        yield from _without_key(name, stream, filter(asked.means, keyless))
+        if isinstance(stream.sink, DeltaSink | PostgresSink) and stream.sink.mode != "append":
+            mode = stream.sink.mode
+            yield from _partial(name, mode, filter(asked.means, partial))
+            if stream.key is None:
+                yield from _keyless(name, mode, filter(asked.means, whole))
         yield from _without_old_row(name, stream, filter(asked.means, whole))
 
 
-def _without_key(name: str, stream: Stream, keyless: Iterable[TableInfo]) -> Iterator[Finding]:
+_CURE: Final = "give them a primary key, or a stream of their own with mode: append"
+
+
+def _partial(name: str, mode: str, tables: Iterable[TableInfo]) -> Iterator[Finding]:
     """A stream that keeps rows as they are needs their updates and deletes."""
-    taken = ", ".join(table.qualified for table in keyless)
-    if taken and isinstance(stream.sink, DeltaSink | PostgresSink) and stream.sink.mode != "append":
-        yield blocker(
-            f"stream {name}",
-            f"mode {stream.sink.mode} needs a key, and only inserts are captured of {taken}",
-            "give them a primary key, or a stream of their own with mode: append",
-        )
+    taken = ", ".join(table.qualified for table in tables)
+    if taken:
+        message = f"mode {mode} needs a key, and only inserts are captured of {taken}"
+        yield blocker(f"stream {name}", message, _CURE)
+
+
+def _keyless(name: str, mode: str, tables: Iterable[TableInfo]) -> Iterator[Finding]:
+    """Of rows that only their whole identifies, equal ones would become one."""
+    taken = [each for each in tables if each.has_usable_identity and not each.row_key]
+    if taken:
+        listed = ", ".join(each.qualified for each in taken)
+        message = f"mode {mode} needs a key, and equal rows cannot be told apart of {listed}"
+        yield blocker(f"stream {name}", message, _CURE)
 
 
 def _without_old_row(name: str, stream: Stream, tables: Iterable[TableInfo]) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ that Postgres did not send is taken from the row that is there.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -44,6 +44,9 @@ def fold_texts(relation: Relation, changes: Iterable[TableChanges]) -> Folded:
     """Fold successive changes, whose columns are texts, under the shape that the table has at last;
     raises SchemaError if they cannot be folded.
     """
+    if relation.is_keyless:
+        # Equal rows would become one.
+        relation = replace(relation, key=())
     texts = as_texts(relation)
     schema = change_schema(texts)
     rows = pa.concat_tables([schema.empty_table(), *(fitted(each, schema) for each in changes)])

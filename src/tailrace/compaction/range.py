@@ -69,7 +69,8 @@ def foldable(reader: Reader, base: Base, *, bytes_max: int) -> Range:
 def _continues(newer: Relation, older: Relation) -> bool:
     """Whether the same columns come first, and the same ones are the key, in whatever order."""
     known, found = _columns(older), _columns(newer)
-    return found[: len(known)] == known and {*newer.key} == {*older.key}
+    is_known_alike = {*newer.key} == {*older.key} and newer.is_keyless == older.is_keyless
+    return found[: len(known)] == known and is_known_alike
 
 
 def _columns(relation: Relation) -> list[tuple[str, int, int]]:

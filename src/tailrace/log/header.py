@@ -194,6 +194,7 @@ def relation_to_json(frame: bytes, relation: Relation) -> dict[str, object]:
         "frame": base64.b64encode(frame).decode(),
         "key": list(relation.key),
         "types": [_type_to_json(known) for known in relation.type_names],
+        **({"keyless": True} if relation.is_keyless else {}),
     }
 
 
@@ -204,6 +205,7 @@ def relation_from_json(value: dict[str, Any]) -> tuple[bytes, Relation]:
         parse_relation(frame),
         key=tuple(value["key"]),
         type_names=tuple(NamedType(*known) for known in value["types"]),
+        is_keyless=value.get("keyless", False),
     )
     return frame, relation
 

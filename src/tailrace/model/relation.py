@@ -49,8 +49,10 @@ class Relation:
     """One version of a table's shape.
 
     `key` names the columns that identify a row: the primary key where the catalog knows it, else
-    the replica identity's columns; empty if the table has neither. `type_names` describes the types
-    of columns that are not built in, as far as they are known.
+    the replica identity's columns; empty if the table has neither. `is_keyless` if the catalog
+    knows none and old rows come whole: then `key` is all of the columns, and equal rows cannot be
+    told apart. `type_names` describes the types of columns that are not built in, as far as they
+    are known.
     """
 
     oid: int
@@ -60,6 +62,7 @@ class Relation:
     columns: tuple[Column, ...]
     key: tuple[str, ...] = ()
     type_names: tuple[NamedType, ...] = ()
+    is_keyless: bool = False
 
     @property
     def qualified(self) -> str:

@@ -33,8 +33,8 @@ def identity_findings(table: TableInfo, version_num: int) -> Iterator[Finding]:
         found = "a deferrable key" if table.key else "no key"
         yield warning(
             table.qualified,
-            f"has {found}, only replica identity full: a row is known by all of its columns, none "
-            "of which may be null, and rows that are equal cannot be told apart",
+            f"has {found}, only replica identity full: a row is known by all of its columns, and "
+            "equal ones cannot be told apart, so it can be appended but not upserted",
             _identity_fix(table),
         )
     if table.generated:

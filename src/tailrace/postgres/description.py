@@ -31,8 +31,10 @@ def _described(
     used = {column.type_oid for column in relation.columns}
     known = {oid: named for oid, named in {**streamed, **types}.items() if oid in used}
     relation = replace(relation, type_names=tuple(known[oid] for oid in sorted(known)))
-    if catalog is None or not catalog.key:
+    if catalog is None:
         return relation
+    if not catalog.key:
+        return replace(relation, is_keyless=relation.identity is ReplicaIdentity.FULL)
     # A frame flags what old rows come with: by another key they could not be found. If they come
     # whole, it does not say the key, so that of now has to do, even if columns have changed since.
     is_sent = {*catalog.key} <= {each.name for each in relation.columns if each.in_identity}

@@ -83,14 +83,16 @@ def read_shape(conn: Connection, oid: int) -> TableShape | None:
         Column(name, type_oid, typmod, is_full or name in table.identity_columns)
         for name, type_oid, typmod, _ in rows
     )
+    key = catalog.key if catalog else ()
     relation = Relation(
         oid=oid,
         schema=table.schema,
         name=table.name,
         identity=table.identity,
         columns=columns,
-        key=(catalog.key if catalog else ()) or _flagged(columns),
+        key=key or _flagged(columns),
         type_names=catalog.type_names if catalog else (),
+        is_keyless=is_full and not key,
     )
     leaves = tuple(Leaf(*row) for row in conn.execute(_LEAVES, (oid,)))
     return TableShape(relation, tuple(attnum for *_, attnum in rows), leaves)

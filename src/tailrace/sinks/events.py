@@ -94,12 +94,6 @@ def of_struct(structs: Column, name: str) -> Column:
 def require_values(keys: pa.Table, relation: Relation) -> None:
     """Refuse keys that their columns cannot hold."""
     name = null_key_column(keys)
-    if name is not None and {*relation.key} == {*relation.column_names}:
-        raise SchemaError(
-            f"a row of {relation.qualified} is known by all of its columns, and {name} is null, or"
-            " a value that the type of that column cannot hold",
-            hint="give the table a primary key, or deliver it in append mode",
-        )
     if name is not None:
         raise SchemaError(
             f"a row of {relation.qualified} has a value in key column {name} that the type of that"

@@ -25,10 +25,10 @@ def require_names(relation: Relation, *, also: Iterable[str] = ()) -> None:
 
 def require_key(relation: Relation) -> None:
     """Refuse a table whose rows cannot be told apart by what Postgres sends of an old row."""
-    if not relation.key:
+    if not relation.key or relation.is_keyless:
         raise SchemaError(
             f"table {relation.qualified} has no key, so its rows cannot be upserted",
-            hint="give it a primary key, or deliver it in append mode",
+            hint="give it a primary key, or the stream a `key`, or deliver it in append mode",
         )
     if not set(relation.column_names).issuperset(relation.key):
         raise SchemaError(

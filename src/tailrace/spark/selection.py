@@ -57,7 +57,8 @@ class Selection:
         Postgres does not send what the key needs of an old row.
         """
         if self.key is not None:
-            relation = replace(relation, key=_checked_key(relation, self.key))
+            key = _checked_key(relation, self.key)
+            relation = replace(relation, key=key, is_keyless=False)
         if self.columns is None:
             return relation
         missing = [name for name in self.columns if name not in relation.column_names]
