@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.planted import MUTANTS, Mutant
+from tests.planted_sinks import SINK_MUTANTS
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *SINK_MUTANTS], ids=lambda mutant: mutant.name)
 def test_a_planted_bug_has_one_place_and_tests_that_are_there(mutant: Mutant) -> None:
     text = (ROOT / "src/tailrace" / mutant.path).read_text()
     assert text.count(mutant.before) == 1
