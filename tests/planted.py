@@ -167,7 +167,7 @@ MUTANTS: Final = (
     Mutant(
         "retention forgets the bases",
         "log/retention.py",
-        "[*reader_positions(store).values(), *needed]",
+        "[*reader_positions(store).values(), *needed.values()]",
         "[*reader_positions(store).values()]",
         COMPACTION,
     ),

@@ -57,7 +57,7 @@ def test_every_key_can_be_written() -> None:
     config = read(
         """
         source: {name: shop_1, dsn: "postgresql://ann@db/shop"}
-        log: {url: "s3://bucket/log", retention: 36h, retention_bytes: 10GiB}
+        log: {url: "s3://bucket/log", retention: 36h, retention_bytes: 10GiB, hard_limit: 1TiB}
         capture:
           mode: wal
           tables: [public.orders, "sales.*"]
@@ -87,7 +87,7 @@ def test_every_key_can_be_written() -> None:
     assert config.source.dsn is not None
     assert config.source.dsn.get_secret_value() == "postgresql://ann@db/shop"
     assert config.log.url == "s3://bucket/log"
-    assert config.log.retention_bytes == 10 * 2**30
+    assert (config.log.retention_bytes, config.log.hard_limit) == (10 * 2**30, 2**40)
     assert config.capture.heartbeat_interval == timedelta(milliseconds=500)
     assert config.capture.metrics_port == 9108
     assert config.spark.settings == {"spark.ui.enabled": "false"}

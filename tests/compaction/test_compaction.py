@@ -18,7 +18,7 @@ from tailrace.compaction import rewriting as rewriting_module
 from tailrace.compaction.texts import as_texts, to_lines
 from tailrace.decode import decode_base
 from tailrace.log import Base, BaseOrigin, Writer, recover_tip
-from tailrace.log.bases import newest_bases, read_base_part
+from tailrace.log.bases import newest_bases, newest_positions, read_base_part
 from tailrace.log.retention import RetentionPolicy, retain
 from tailrace.log.wanted import WantedBase, want_base, wanted_bases
 from tailrace.model import Column, Lsn, PgType, Relation, ReplicaIdentity
@@ -272,6 +272,21 @@ def test_f093_segments_stay_until_the_newest_base_is_past_them(log: MadeLog) -> 
     sink = WatchedSink()
     Run(log.store, sink).to_end()
     assert rows_of(sink) == table.rows
+
+
+def test_f014_a_base_that_a_hard_limit_has_cut_off_is_to_be_read_anew(log: MadeLog) -> None:
+    table, other = filled(), Table(ITEMS)
+    base = log.base_of(table)
+    log.insert(table, 100)
+    log.base_of(other)
+    log.insert(table, 101)
+    policy = RetentionPolicy(hard_bytes_max=0)
+    start = retain(log.store, policy, now_s=time.time())
+    assert start > base.position
+    newest = newest_positions(log.store)
+    assert [*wanted_bases(log.store, newest)] == [table.relation.oid]
+    log.base_of(table)
+    assert not wanted_bases(log.store, newest_positions(log.store))
 
 
 def test_base_of_a_table_that_is_gone_keeps_nothing(log: MadeLog) -> None:

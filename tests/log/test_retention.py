@@ -88,7 +88,7 @@ def test_f093_a_reader_that_falls_off_is_told() -> None:
     log.retain(RetentionPolicy(age_s=150))
     with pytest.raises(OffsetOutOfRange) as caught:
         read(log.store, BEGINNING)
-    assert "start again" in caught.value.hint
+    assert "start from where the log begins" in caught.value.hint
 
 
 def test_f093_nothing_goes_that_the_slowest_reader_needs() -> None:

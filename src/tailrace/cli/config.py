@@ -66,6 +66,7 @@ class Log(Section):
     url: Url = "file:.tailrace/log"
     retention: Duration = timedelta(days=7)
     retention_bytes: Size | None = None
+    hard_limit: Size | None = None
     compaction_interval: Duration = timedelta(days=1)
 
 

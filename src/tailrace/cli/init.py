@@ -22,7 +22,8 @@ source:
 log:                              # every committed change, kept for replay
   url: file:.tailrace/log         # or s3://bucket/prefix
   retention: 7d
-  # retention_bytes: 100GiB       # whichever comes first
+  # retention_bytes: 100GiB       # whichever comes first; what a stream still needs is kept
+  # hard_limit: 500GiB            # beyond it the oldest goes all the same: streams fall off
   compaction_interval: 1d         # how often changes are folded into newer bases
 
 capture:

@@ -33,7 +33,9 @@ def capture_settings(config: Config, dsn: str) -> Settings:
         heartbeat_interval_s=capture.heartbeat_interval.total_seconds(),
         hybrid=hybrid_settings(capture),
         retention=RetentionPolicy(
-            age_s=log.retention.total_seconds(), bytes_max=log.retention_bytes
+            age_s=log.retention.total_seconds(),
+            bytes_max=log.retention_bytes,
+            hard_bytes_max=log.hard_limit,
         ),
     )
     return Settings(duties, Limits(receive_timeout_s=capture.receive_timeout.total_seconds()))

@@ -90,7 +90,8 @@ class Reader:
         if at < begin:
             raise OffsetOutOfRange(
                 f"the log starts at {begin}, after {after}",
-                hint="retention has dropped these changes: start again from the log's beginning",
+                hint="retention has dropped these changes: start from where the log begins; "
+                "streams take up their tables anew with `tailrace pipeline --reset`",
             )
         position = Lsn(at)
         while (link := self._around(position)) is not None:

@@ -23,6 +23,7 @@ from tailrace.log.marks import move_frontier, raise_mark
 from tailrace.log.old_bases import old_base_keys
 from tailrace.log.ranges import Ranges
 from tailrace.log.reader import Reader
+from tailrace.log.wanted import WantedBase, want_base
 from tailrace.model import Lsn
 from tailrace.storage import ObjectMissing, Store
 
@@ -76,10 +77,13 @@ def retain(
     """
     begin = Reader(store).begin()
     bases = newest_positions(store)
-    needed = [at for oid, at in bases.items() if tables is None or oid in tables]
-    slowest = min([*reader_positions(store).values(), *needed], default=None)
+    needed = {oid: at for oid, at in bases.items() if tables is None or oid in tables}
+    slowest = min([*reader_positions(store).values(), *needed.values()], default=None)
     start = _cut(_stored_chain(store), policy, slowest=slowest, now_s=now_s)
     if start > begin:
+        for oid in sorted(oid for oid, at in needed.items() if at < start):
+            # Without what follows its base, nobody could start from it.
+            want_base(store, WantedBase(oid, start, "the log has grown past its hard limit"))
         move_frontier(store, FrontierKind.RETAINED, start)
         logger.info("old segments dropped start=%s", start)
     failpoint("retention.before_delete")
