@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import psycopg
 
@@ -21,13 +22,14 @@ from tailrace.failpoint import failpoint
 from tailrace.log import Reader, layout
 from tailrace.log.wanted import WantedBase, want_base
 from tailrace.model import Lsn, Relation
-from tailrace.postgres.catalog import TableInfo
 from tailrace.postgres.server import insert_position
 from tailrace.postgres.session import Connection
 from tailrace.postgres.standing import Standing, passed_through, read_standings, unstreamed
 from tailrace.storage import Store
 
 logger = logging.getLogger(__name__)
+
+_NEEDED: Final = "table needs a new base table=%s reason=%s"
 
 
 class Watch:
@@ -76,7 +78,7 @@ class Watch:
                 # Before the mark: a base behind it must find all later rows under the new name.
                 tell_names_again(conn, self._store, self._rolls, now.oid)
         if reason:
-            _want(self._store, now, insert_position(conn), reason)
+            want_anew(conn, self._store, now.oid, now.name, reason)
         if before != now:
             failpoint("watch.before_keep")
             keep_look(self._store, now)
@@ -90,7 +92,9 @@ def begin_watch(conn: Connection, store: Store, oid: int, since: Lsn) -> None:
     """
     for now in read_standings(conn, [oid]):
         if store.list(layout.table_prefix(oid)) or store.list(f"{layout.BASES}{oid}/"):
-            _want(store, now, since, "it was not published for a while")
+            reason = "it was not published for a while"
+            _put_mark(store, oid, since, reason)
+            logger.warning(_NEEDED, now.name, reason)
         keep_look(store, now)
 
 
@@ -99,16 +103,17 @@ def _reason(conn: Connection, before: Standing, now: Standing, between: Iterable
     return unstreamed(conn, before, now) or next(filter(None, reasons), "")
 
 
-def _want(store: Store, table: Standing, position: Lsn, reason: str) -> None:
-    _put_wish(store, table.oid, table.name, position, reason)
+def want_anew(conn: Connection, store: Store, oid: int, name: str, reason: str) -> None:
+    """Ask for a base as of now or later, because changes before may be missing.
+
+    Twice: a drain whose snapshot is older than the first position, and its message not, may have
+    looked for marks just before there was one; it is before the second.
+    """
+    for _ in range(2):
+        _put_mark(store, oid, insert_position(conn), reason)
+    logger.warning(_NEEDED, name, reason)
 
 
-def _put_wish(store: Store, oid: int, name: str, position: Lsn, reason: str) -> None:
+def _put_mark(store: Store, oid: int, position: Lsn, reason: str) -> None:
     era = Reader(store).tip().source.era
     want_base(store, WantedBase(oid, Lsn.of(position, era=era), reason))
-    logger.warning("table needs a new base table=%s reason=%s", name, reason)
-
-
-def want_anew(store: Store, table: TableInfo, position: Lsn, reason: str) -> None:
-    """Ask for a base at or after a position, because changes before it may be missing."""
-    _put_wish(store, table.oid, table.qualified, position, reason)

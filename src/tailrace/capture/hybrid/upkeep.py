@@ -23,7 +23,6 @@ from tailrace.postgres.barrier import Barrier
 from tailrace.postgres.buffer import buffer, read_buffers
 from tailrace.postgres.catalog import TableInfo
 from tailrace.postgres.quote import SourceNames, statement
-from tailrace.postgres.server import insert_position
 from tailrace.postgres.session import Connection
 from tailrace.postgres.triggers import (
     drop_buffer,
@@ -98,7 +97,7 @@ class TriggerUpkeep:
             install_triggers(conn, table, lock_timeout_ms=rules.lock_timeout_ms)
             # Before the commit: whoever dies after it leaves triggers at which nothing is to be
             # seen. Nobody writes the table between this position and the commit.
-            want_anew(self._store, table, insert_position(conn), problem)
+            want_anew(conn, self._store, table.oid, table.qualified, problem)
             set_error(conn, table.oid, problem + PUT_BACK, source=self._names.slot)
         failpoint("upkeep.after_put_back")
 
