@@ -81,11 +81,14 @@ def run_tests(tree: Path, tests: Iterable[str]) -> Outcome:
 
 
 _RUN: Final = """
-import sys, pytest, tailrace, tests
+import os, sys, pytest, tailrace, tests
 tree, *selected = sys.argv[1:]
 assert tailrace.__file__.startswith(tree), tailrace.__file__
 assert tests.__file__.startswith(tree), tests.__file__
-sys.exit(pytest.main(["-x", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", *selected]))
+status = pytest.main(["-x", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", *selected])
+sys.stdout.flush()
+# Threads that a bug has made wait for each other would be waited for.
+os._exit(status)
 """
 
 

@@ -16,6 +16,7 @@ from tailrace.sinks.delta.feeding import THREADS
 from tailrace.sinks.delta.files import Files
 from tailrace.sinks.delta.rewrite import _dealt
 from tailrace.sinks.delta.target import Target
+from tests.capture.running import wait_until
 from tests.sinks.harness import DeltaHarness
 from tests.sinks.source import NAN, Source, batch_of, relation
 
@@ -152,9 +153,7 @@ def test_more_tables_than_the_library_has_threads_are_written_anew_side_by_side(
         # Daemons: threads that wait for each other would never end.
         threads.append(threading.Thread(target=lake.sink.write, args=[batch], daemon=True))
         threads[-1].start()
-    for thread in threads:
-        thread.join(120)
-    assert not any(thread.is_alive() for thread in threads)
+    wait_until(lambda: not any(thread.is_alive() for thread in threads))
     for lake, source in zip(lakes, sources, strict=True):
         assert operations(lake, source)[0] == "WRITE"
         assert lake.rows(source.relation) == source.expected()
