@@ -12,7 +12,8 @@
     │   ├── OffsetOutOfRange   retention has passed the asked offset
     │   ├── LogFenced          another writer owns the chain
     │   └── StoreError         the store did not take or give an object
-    └── SinkError              a sink refuses, is gone, or is not what the stream left behind
+    └── SinkError              a sink refuses, or is gone
+        └── TargetLost         a target is not what the stream left behind: a load mends it
 
 An error says what happened in one lower-case line and, in `hint`, what to do about it. `retry`
 tells whether trying again may help. Errors cross process borders (Spark), so they pickle. Anything
@@ -88,4 +89,8 @@ class StoreError(LogError):
 
 
 class SinkError(TailraceError):
-    """A sink refuses, is gone, or is not what the stream left behind."""
+    """A sink refuses, or is gone."""
+
+
+class TargetLost(SinkError):
+    """The target of a table is gone, or not what the stream left behind: a load mends it."""

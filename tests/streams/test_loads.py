@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.errors import LogFenced, SchemaError, SinkError, TailraceError
+from tailrace.errors import LogFenced, SchemaError, SinkError, TailraceError, TargetLost
 from tailrace.log import Base, layout
 from tailrace.log.bases import newest_bases
 from tailrace.log.retention import RetentionPolicy, reader_positions, retain
@@ -208,6 +208,25 @@ def test_f058_new_base_gets_a_stream_over_a_shape_that_its_sink_refuses(log: Mad
     log.commit(other, other.insert(20, "y"))
     for _ in range(2):
         with pytest.raises(SchemaError):
+            Run(log.store, sink).to_end()
+    log.base_of(table)
+    log.commit(table, table.insert(21, "z", 1))
+    assert Run(log.store, sink).to_end() == log.end
+    assert rows_of(sink) == table.rows
+    assert rows_of(sink, "public.items") == other.rows
+
+
+def test_new_base_gets_a_stream_over_a_target_that_was_taken_away(log: MadeLog) -> None:
+    """The number of the batch that was refused is taken: it comes before any load."""
+    table, other, sink = _filled(Table()), _filled(Table(ITEMS)), WatchedSink()
+    for each in (table, other):
+        log.base_of(each)
+    Run(log.store, sink).to_end()
+    sink.drop("public.orders")
+    log.commit(table, table.insert(20, "x", 1))
+    log.commit(other, other.insert(20, "y"))
+    for _ in range(2):
+        with pytest.raises(TargetLost):
             Run(log.store, sink).to_end()
     log.base_of(table)
     log.commit(table, table.insert(21, "z", 1))

@@ -12,7 +12,7 @@ from threading import Lock
 import pyarrow as pa
 
 from tailrace.decode import TableChanges
-from tailrace.errors import SinkError, TailraceError
+from tailrace.errors import TailraceError, TargetLost
 from tailrace.model import Relation
 from tailrace.sinks.conform import conform, widen
 from tailrace.sinks.events import with_keys
@@ -108,7 +108,7 @@ class MemorySink:
         table, rows = self._fitting(relation)
         recorded = table.recorded.get(batch.stream)
         if recorded is None and relation.qualified in batch.known_tables:
-            raise SinkError(
+            raise TargetLost(
                 f"table {relation.qualified} is gone, but rows were delivered to it",
                 hint="deliver it anew from a base",
             )

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from tailrace.errors import SinkError
+from tailrace.errors import TargetLost
 from tailrace.model import Relation
 from tailrace.model.change import TEXT
 from tailrace.sinks.fold import Fold
@@ -37,10 +37,10 @@ def settle(fold: Fold, relation: Relation, read: Reader, *, in_place: bool) -> F
     held = read([*key, TEXT], origins)
     at = find_keys(origins, held.select(key))
     if fold.truncated or (at < 0).any():
-        raise SinkError(
+        raise TargetLost(
             f"the target of {relation.qualified} lacks a row that the source has updated",
             hint="the target was changed by something else, or the stream began without a base;"
-            " deliver the table anew from a base",
+            f" `tailrace snapshot {relation.qualified}` delivers the table anew",
         )
     fetched = keeping
     if in_place:

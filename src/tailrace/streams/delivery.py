@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from tailrace.errors import LogFenced, SchemaError, SinkError
+from tailrace.errors import LogFenced, SchemaError, SinkError, TargetLost
 from tailrace.failpoint import failpoint
 from tailrace.log import Base
 from tailrace.model import Lsn, Offset, Relation
@@ -124,13 +124,14 @@ class Delivery:
         self.delivered = replace(self.delivered, position=position)
 
     def _write(self, batch: Batch) -> None:
-        """A table whose new shape the sink refuses is left out if it was read anew since: then a
-        load is due that replaces the target, and the table goes on from there. One that has no base
-        at all is not captured any more, and no load is going to come.
+        """A table whose new shape the sink refuses, or whose target was taken away, is left out if
+        it was read anew since: then a load is due that replaces the target, and the table goes on
+        from there. One that has no base at all is not captured any more, and no load is going to
+        come.
         """
         try:
             self._sink.write(batch)
-        except SchemaError:
+        except (SchemaError, TargetLost):
             if self._bases is None:
                 raise
             taken = {table.oid: table.generation for table in self.tables}

@@ -18,7 +18,7 @@ from typing import Final
 import pyarrow as pa
 
 from tailrace.decode import TableChanges
-from tailrace.errors import SinkError
+from tailrace.errors import SinkError, TargetLost
 from tailrace.failpoint import failpoint
 from tailrace.model import Relation
 from tailrace.sinks.columns import Mode
@@ -160,7 +160,7 @@ class DeltaSink:
         known = relation.qualified in batch.known_tables
         if known and (target is None or target.recorded(app_id(batch.stream)) is None):
             state = "is gone" if target is None else f"has no record of stream {batch.stream}"
-            raise SinkError(
+            raise TargetLost(
                 f"the lake table at {self._lake.uri(relation)} {state}, but rows were delivered to"
                 " it",
                 hint=f"put the table back, or `tailrace snapshot {relation.qualified}` to deliver"

@@ -18,7 +18,7 @@ from typing import Final
 import pyarrow as pa
 
 from tailrace.decode import TableChanges, change_schema
-from tailrace.errors import SchemaError, SinkError
+from tailrace.errors import SchemaError, SinkError, TargetLost
 from tailrace.failpoint import failpoint
 from tailrace.model import Relation
 from tailrace.sinks.conform import conform
@@ -123,9 +123,9 @@ class ParquetSink:
                 self._tables[uri] = ChangeTable(uri)
             return self._tables[uri]
 
-    def _gone(self, batch: Batch, relation: Relation) -> SinkError:
+    def _gone(self, batch: Batch, relation: Relation) -> TargetLost:
         place = table_uri(self._options.path, relation)
-        return SinkError(
+        return TargetLost(
             f"the index at {place} is gone or has no record of stream {batch.stream}, but rows were"
             " delivered there",
             hint=f"put the files back, or `tailrace snapshot {relation.qualified}` to deliver the"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from psycopg import sql
 
-from tailrace.errors import SinkError
+from tailrace.errors import TargetLost
 from tailrace.model import Relation
 from tailrace.postgres.quote import identifier
 from tailrace.postgres.session import Connection
@@ -41,9 +41,9 @@ def merge(conn: Connection, target: Target, relation: Relation, fold: Fold) -> N
         conn.execute(statements.merge())
 
 
-def lacking_row(relation: Relation) -> SinkError:
+def lacking_row(relation: Relation) -> TargetLost:
     """A target that is not what the stream left behind."""
-    return SinkError(
+    return TargetLost(
         f"the target of {relation.qualified} lacks a row that the source has updated",
         hint="the target was changed by something else, or the stream began without a base;"
         f" `tailrace snapshot {relation.qualified}` delivers the table anew",

@@ -16,7 +16,7 @@ from typing import Final
 import pyarrow as pa
 
 from tailrace.decode import TableChanges
-from tailrace.errors import SinkError
+from tailrace.errors import TargetLost
 from tailrace.failpoint import failpoint
 from tailrace.model import Relation
 from tailrace.postgres.session import Connection
@@ -114,9 +114,9 @@ class PostgresSink:
         place = self._options.place(relation)
         return Target.open(conn, place, relation) or Target.make(conn, place, relation, layout)
 
-    def _gone(self, batch: Batch, relation: Relation) -> SinkError:
+    def _gone(self, batch: Batch, relation: Relation) -> TargetLost:
         name = ".".join(self._options.place(relation))
-        return SinkError(
+        return TargetLost(
             f"table {name} at {self._sessions.place} is gone or was made anew, but rows were"
             f" delivered to it by stream {batch.stream}",
             hint=f"`tailrace snapshot {relation.qualified}` delivers it anew",
