@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tailrace.errors import SchemaError
+from tailrace.errors import SchemaError, TargetLost
 from tailrace.model import PgType, ReplicaIdentity
 from tests.sinks.chronicle import Chronicle
 from tests.sinks.conftest import HISTORY, SOFT_DELETE
@@ -76,6 +76,22 @@ def test_row_that_comes_back_takes_the_place_of_the_deleted_one(graveyard: Delta
         step(1) if step == source.delete else source.insert(id=1, n=sequence)
         graveyard.sink.write(batch_of(sequence, source.take()))
     assert [row[:-1] for row in found(graveyard, source, ["_deleted_at"])] == source.expected()
+
+
+def test_deleted_row_does_not_lend_its_values_to_one_that_comes_back(
+    graveyard: DeltaHarness,
+) -> None:
+    """A where has let the row go, and it was given another value while it was out."""
+    source = Source()
+    source.insert(id=1, doc="old")
+    graveyard.sink.write(batch_of(1, source.take()))
+    source.delete(1)
+    graveyard.sink.write(batch_of(2, source.take()))
+    source.insert(id=1, doc="new")
+    source.take()
+    source.update(1, n=1, unchanged=["doc"])
+    with pytest.raises(TargetLost, match="lacks a row"):
+        graveyard.sink.write(batch_of(3, source.take()))
 
 
 def test_load_ends_and_begins_only_what_differs(history: DeltaHarness) -> None:

@@ -120,6 +120,26 @@ def test_f049_unsent_value_of_a_row_that_comes_in_is_refused() -> None:
         _filtered(ORDERS, "id < 10", update)
 
 
+@pytest.mark.parametrize("moved", [False, True])
+def test_f049_unsent_value_of_a_row_that_comes_back_is_not_the_one_from_before(moved: bool) -> None:
+    """The target still has the row, but the value changed while the row was out."""
+    sink, selection = MemorySink(), Selection.of(columns=None, where="amount = 1")
+    back = wire.update(ORDERS.oid, ["1", wire.UNSENT, "1"])
+    if moved:
+        back = wire.update(ORDERS.oid, ["2", wire.UNSENT, "1"], key=["1", None, None])
+    batches = [
+        [wire.insert(ORDERS.oid, ["1", "old", "1"])],
+        [wire.update(ORDERS.oid, ["1", "new", "2"]), back],
+    ]
+    first, second = (
+        Batch("s", number, ORIGIN, ORIGIN, [selection.apply(_changes(ORDERS, *frames))])
+        for number, frames in enumerate(batches)
+    )
+    sink.write(first)
+    with pytest.raises(SchemaError, match=r"orders\.note .* comes back into the stream"):
+        sink.write(second)
+
+
 def test_f049_full_identity_gives_the_unsent_value() -> None:
     update = _full(["1", "in", None], ["1", wire.UNSENT, "5"])
     assert _filtered(FULL, "note = 'in'", update)[0][:3] == ("update", 1, "in")

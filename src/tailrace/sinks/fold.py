@@ -59,7 +59,9 @@ class Fold:
 
 
 def fold(changes: TableChanges) -> Fold:
-    """Fold the changes of one table; raises SchemaError if a row has no usable key."""
+    """Fold the changes of one table; raises SchemaError if a row has no usable key, or if it lacks
+    a value that only the source has.
+    """
     relation = changes.relation
     require_key(relation)
     truncated, rows = _after_truncate(changes.rows)
@@ -72,7 +74,7 @@ def fold(changes: TableChanges) -> Fold:
     origins = events.keys.take(final)
     kept: dict[str, Mask] = {}
     if rows.column(UNCHANGED).null_count < rows.num_rows:
-        upserts, origins, kept = Lineage.of(rows, events).fill(upserts, final)
+        upserts, origins, kept = Lineage.of(rows, events, relation).fill(upserts, final)
     # The target is emptied anyway.
     erased = np.empty(0, dtype=np.int64) if truncated else np.sort(last[gone])
     return Fold(truncated, upserts, events.keys.take(events.key[erased]), origins, kept)

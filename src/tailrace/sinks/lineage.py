@@ -3,6 +3,9 @@
 A row is followed back from change to change, across changes of its key, to the nearest one that has
 the value. Where there is none in the batch, the value stands in the target, under the key that the
 row had before the batch.
+
+A row that a `where` has let go, and takes in again, has what it had while it was out. Nobody knows
+what that was: the target's value is that of the time before.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.errors import SchemaError
+from tailrace.model import Relation
 from tailrace.model.change import BEFORE, TEXT, UNCHANGED
 from tailrace.sinks.events import Events, of_struct
 from tailrace.sinks.keys import Column, Mask, Rows
@@ -21,21 +26,27 @@ from tailrace.sinks.keys import Column, Mask, Rows
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """From which earlier row of the batch each row took over its state; -1 if from the target."""
+    """From which earlier row of the batch each row took over its state; -1 if from the target, or
+    if the row has `returned`.
+    """
 
+    relation: Relation
     rows: pa.Table
     events: Events
     parent: Rows
+    returned: Mask
 
     @classmethod
-    def of(cls, rows: pa.Table, events: Events) -> Lineage:
+    def of(cls, rows: pa.Table, events: Events, relation: Relation) -> Lineage:
         previous = events.previous()[events.source]
-        # A row never continues a deleted one; it would be new, and then nothing of it is unchanged.
-        continues = (previous >= 0) & ~events.deletes[previous]
-        return cls(rows, events, np.where(continues, events.row[previous], -1))
+        is_gone = events.deletes[previous]
+        parent = np.where((previous >= 0) & ~is_gone, events.row[previous], -1)
+        return cls(relation, rows, events, parent, (previous >= 0) & is_gone)
 
     def fill(self, upserts: pa.Table, final: Rows) -> tuple[pa.Table, pa.Table, dict[str, Mask]]:
-        """Complete the final rows: the upserts, the origins of their rows, and what is kept."""
+        """Complete the final rows: the upserts, the origins of their rows, and what is kept. Raises
+        SchemaError if nobody has a value.
+        """
         origin = final.copy()
         kept: dict[str, Mask] = {}
         inherited: dict[str, Rows] = {}
@@ -46,12 +57,23 @@ class Lineage:
             upserts = upserts.set_column(place, upserts.field(name), values.take(holder))
             inherited[name] = holder
             if missing[holder].any():
+                self._must_have_stayed(holder[missing[holder]], name)
                 kept[name] = missing[holder]
                 origin = np.where(missing[holder], holder, origin)
         texts = _inherit_texts(self.rows.column(TEXT), final, inherited)
         upserts = upserts.set_column(upserts.num_columns - 1, upserts.field(TEXT), texts)
         events = self.events
         return upserts, events.keys.take(events.key[events.source[origin]]), kept
+
+    def _must_have_stayed(self, rows: Rows, name: str) -> None:
+        """A row that was inserted again is whole: these were only out of the stream for a while."""
+        if self.returned[rows].any():
+            table = self.relation.qualified
+            raise SchemaError(
+                f"postgres did not send {table}.{name} with an update, because it is large and did"
+                " not change; a row that comes back into the stream needs it",
+                hint=f"ALTER TABLE … REPLICA IDENTITY FULL, and `tailrace snapshot {table}`",
+            )
 
     def _with_before(self, name: str, unchanged: Mask) -> tuple[Column, Mask]:
         """The column, taken from the old row where Postgres sent that whole, and where it is

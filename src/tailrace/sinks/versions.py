@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.decode import TableChanges
-from tailrace.model import Op
+from tailrace.model import Op, Relation
 from tailrace.model.change import COMMIT_LSN, COMMIT_TS, ORDINAL, TEXT
 from tailrace.sinks.events import Events, is_op
 from tailrace.sinks.fold import Fold
@@ -66,7 +66,7 @@ class Versions:
 
 def versions(changes: TableChanges) -> Versions:
     """The versions that a table's changes make and end; raises SchemaError if a row has no usable
-    key.
+    key, or lacks a value that only the source has.
     """
     relation = changes.relation
     require_key(relation)
@@ -83,7 +83,7 @@ def versions(changes: TableChanges) -> Versions:
     closed = np.minimum(_ends(events, at, every.num_rows), last_place[_after(truncates, at)])
     closed[closed == every.num_rows] = -1
     return Versions(
-        rows=_filled(rows, events, events.row[opening], list(relation.column_names)),
+        rows=_filled(rows, events, events.row[opening], relation),
         opened=at[opening],
         closed=closed[opening],
         key=events.code[opening],
@@ -112,9 +112,9 @@ def _first_of_each_key(events: Events) -> Rows:
     return np.flatnonzero(events.previous() < 0)
 
 
-def _filled(rows: pa.Table, events: Events, final: Rows, columns: list[str]) -> Fold:
+def _filled(rows: pa.Table, events: Events, final: Rows, relation: Relation) -> Fold:
     """The rows, with the values that Postgres did not send as far as the batch has them."""
-    upserts = rows.select([*columns, TEXT]).take(final)
+    upserts = rows.select([*relation.column_names, TEXT]).take(final)
     nothing = events.keys.slice(0, 0)
-    upserts, origins, kept = Lineage.of(rows, events).fill(upserts, final)
+    upserts, origins, kept = Lineage.of(rows, events, relation).fill(upserts, final)
     return Fold(truncated=False, upserts=upserts, deletes=nothing, origins=origins, kept=kept)

@@ -10,6 +10,8 @@ begins the table anew, without the deleted rows of the time before.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +35,8 @@ from tailrace.sinks.shape import renewed, row_schema
 from tailrace.sinks.sink import Load
 from tailrace.sinks.versions import Versions, versions
 
+_THERE: Final = f"{quote(DELETED_AT)} IS NULL"
+
 
 class SoftDeleteForm:
     """The source's columns, `_text` and `_deleted_at`."""
@@ -51,7 +55,9 @@ class SoftDeleteForm:
         """Merge the last version of each key, and mark what ended."""
         relation, schema = changes.relation, target.schema
         found = versions(changes)
-        rows = settle(found.rows, relation, target.read, in_place=False).upserts
+        # What a deleted row has is old: one that a where takes in again may have another by now.
+        read = partial(target.read, where=_THERE)
+        rows = settle(found.rows, relation, read, in_place=False).upserts
         last = found.is_last
         ends = found.place(found.closed[last]).select([COMMIT_TS])
         upserts = conform(with_columns(rows.filter(pa.array(last)), (DELETION,), ends), schema)
@@ -96,4 +102,4 @@ def _rest(found: Versions) -> Update | None:
     if found.truncated_at is None:
         return None
     when = found.place(np.array([found.truncated_at])).column(COMMIT_TS)[0].as_py()
-    return Update(f"t.{quote(DELETED_AT)} IS NULL", {quote(DELETED_AT): timestamp(when)})
+    return Update(f"t.{_THERE}", {quote(DELETED_AT): timestamp(when)})
