@@ -116,6 +116,22 @@ def test_table_of_somebody_else_is_refused_and_left_alone(copy: PostgresHarness)
     assert found.severity == "blocker" and "DROP TABLE" in found.fix
 
 
+def test_f049_key_that_is_only_spelt_anew_takes_the_unsent_value_along(
+    copy: PostgresHarness,
+) -> None:
+    """For Postgres 1.0 and 1.00 are one key; for who is told of both they are two."""
+    shape = relation(columns={"id": PgType.NUMERIC, "doc": PgType.TEXT, "n": PgType.INT4})
+    unsized = tuple(replace(column, typmod=-1) for column in shape.columns)
+    source = Source(replace(shape, columns=unsized))
+    source.insert(id="1.0", doc="large", n=1)
+    copy.sink.write(batch_of(1, source.take()))
+    source.update("1.0", id="1.00", n=2, unchanged=["doc"])
+    copy.sink.write(batch_of(2, source.take()))
+    with copy.database.connect() as conn:
+        rows = conn.execute("SELECT id::text, doc, n FROM orders").fetchall()
+    assert rows == [("1.00", "large", 2)]
+
+
 def test_one_schema_takes_one_table_of_a_name(database: Database) -> None:
     with closing(PostgresSink(PostgresOptions(database.dsn, schema="all of it"))) as sink:
         sink.prepare(relation(schema="a"))

@@ -65,7 +65,8 @@ class _Statements:
 
     def fill(self) -> sql.Composed:
         key = zip(self._own_key(), self._origins(), strict=True)
-        moved = [sql.SQL("s.{} <> s.{}").format(*map(identifier, pair)) for pair in key]
+        # By their texts, as they were told apart: 1.0 becomes 1.00, and its row is deleted.
+        moved = [sql.SQL("s.{}::text <> s.{}::text").format(*map(identifier, p)) for p in key]
         values = [
             sql.SQL("{} = {}").format(self._place(name), self._value(name)) for name in self.kept
         ]
