@@ -19,7 +19,7 @@ from tailrace.errors import LogFenced, SchemaError, SinkError, TailraceError, Ta
 from tailrace.log import Base, layout
 from tailrace.log.bases import newest_bases
 from tailrace.log.retention import RetentionPolicy, reader_positions, retain
-from tailrace.model import Lsn
+from tailrace.model import Lsn, Relation
 from tailrace.sinks import Load
 from tailrace.spark.selection import EVERYTHING
 from tailrace.storage import MemoryStore
@@ -392,6 +392,28 @@ def test_f093_base_that_is_folded_while_another_is_loaded_is_not_read_from_where
     sink = Slow()
     assert Run(log.store, sink).to_end() == log.end
     assert rows_of(sink) == orders.rows
+
+
+def test_f093_base_that_is_folded_just_before_it_is_loaded_is_still_followed(log: MadeLog) -> None:
+    """From the look at the newest bases on, retention must know of the stream."""
+    table = _filled(Table())
+    base = log.base_of(table)
+    log.insert(table, 20)
+    log.insert(table, 21)
+    Run(log.store, WatchedSink(), patterns=["public.others"]).to_end()
+
+    class Slow(WatchedSink):
+        def committed(self, stream: str, relations: Iterable[Relation]) -> dict[str, int]:
+            log.base_of(table, folded_from=base.generation)
+            log.insert(table, 30)
+            log.insert(table, 31)
+            retain(log.store, RetentionPolicy(bytes_max=0), now_s=0.0)
+            return super().committed(stream, relations)
+
+    sink = Slow()
+    assert Run(log.store, sink).to_end() == log.end
+    assert [load.position for load in sink.loads] == [base.position]
+    assert rows_of(sink) == table.rows
 
 
 def test_rows_of_a_base_come_in_order_and_in_pieces(log: MadeLog) -> None:

@@ -100,6 +100,10 @@ class Delivery:
             change_count=count,
         )
 
+    def need(self, base: Base) -> None:
+        """Let retention keep whatever follows a base, also if the stream was past it."""
+        self._record.need_from(min(self.delivered.position, Offset.whole(base.position)))
+
     def load(self, base: Base, rows: Iterable[pa.Table]) -> None:
         """Fix the load, hand the whole base over, note that it is done."""
         with self._turn:
@@ -109,8 +113,7 @@ class Delivery:
         position = self.delivered.position
         relation = self._selection.narrow(base.relation)
         self._check_target(relation)
-        # Whatever follows the base is needed from now on, also if the stream was past it.
-        self._record.need_from(min(position, Offset.whole(base.position)))
+        self.need(base)
         batch = self._fixed(self._planned(position, position, base))
         failpoint("load.before_write")
         self._sink.load(
