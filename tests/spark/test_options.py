@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from pyspark.sql.types import StructType
 
 from tailrace.errors import (
     ConfigError,
@@ -17,6 +18,8 @@ from tailrace.errors import (
 from tailrace.model import Lsn, Offset
 from tailrace.spark.options import ERROR_PREFIX, ReadOptions, one_line_errors
 from tailrace.spark.place import BEFORE_BASE, Place
+from tailrace.spark.planning import LogPartition
+from tailrace.spark.table import TableReader
 from tailrace.storage import MemoryStore, ObjectMissing
 from tests.spark.made_log import MadeLog, Table
 
@@ -110,6 +113,19 @@ def test_times_choose_whole_transactions(log: MadeLog) -> None:
     reader = options.reader()
     assert ends[0] <= options.start(reader).offset < ends[1]
     assert options.end(reader) == ends[1]
+
+
+def test_time_without_a_commit_is_an_empty_read(log: MadeLog) -> None:
+    table = Table()
+    for number in (1, 5):
+        log.commit(table, table.insert(number, "", 0), ts_us=number * SECOND_US)
+    first, last = "2000-01-01 00:00:02+00", "2000-01-01 00:00:04+00"
+    quiet = _options(log, startingTimestamp=first, endingTimestamp=last)
+    (task,) = TableReader(quiet, StructType()).partitions()
+    assert isinstance(task, LogPartition) and not task.pieces
+    turned = _options(log, startingTimestamp=last, endingTimestamp=first)
+    with pytest.raises(ConfigError, match="the read starts after"):
+        TableReader(turned, StructType()).partitions()
 
 
 @pytest.mark.parametrize(

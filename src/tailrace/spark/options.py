@@ -110,6 +110,12 @@ class ReadOptions:
         """Whether an end is set."""
         return self.ending != "latest" or self.ending_time_us is not None
 
+    @property
+    def is_time_span(self) -> bool:
+        """Whether both ends are times, in their order."""
+        first, last = self.starting_time_us, self.ending_time_us
+        return first is not None and last is not None and first <= last
+
     def start(self, reader: Reader) -> Place:
         """The place after which to read: a position, or the table's base.
 

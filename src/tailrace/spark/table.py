@@ -66,9 +66,10 @@ class TableReader(TableRead, DataSourceReader):
             start, upto = self.options.start(reader), self.options.end(reader)
             if start.in_base:
                 return self._plan_from_base(reader, upto)
-            if start.offset > upto:
+            if start.offset > upto and not self.options.is_time_span:
                 raise ConfigError(f"the read starts after {start.offset}, but ends at {upto}")
-            return self.plan(reader, start.offset, upto)
+            # In a time without a commit, the first one after it is farther than the last before it.
+            return self.plan(reader, start.offset, max(start.offset, upto))
 
     def _plan_from_base(self, reader: Reader, upto: Offset) -> Sequence[InputPartition]:
         options = self.options

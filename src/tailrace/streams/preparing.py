@@ -48,7 +48,7 @@ def load_due(
     # Again afterwards: while bases were loaded, newer ones may have been completed.
     while due := due_loads(newest_bases(store), delivery.tables, patterns):
         for base in due:
-            # First, and then the look: from then on what follows the base is kept for it, or for us.
+            # Before the look: from then on what follows the base is kept, for it or for us.
             delivery.need(base)
             if newest_positions(store).get(base.relation.oid) != base.position:
                 # Outdone while another was loaded: the log may not have what follows it any more.
