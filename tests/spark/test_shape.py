@@ -11,11 +11,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tailrace.errors import ConfigError, SchemaError
-from tailrace.model import Column, PgType, Relation
+from tailrace.model import Column, Offset, PgType, Relation
 from tailrace.spark.options import ReadOptions
+from tailrace.spark.place import Place
 from tailrace.spark.shape import newest_relation, spark_schema
+from tailrace.spark.table_stream import TableStreamReader
 from tailrace.storage import MemoryStore
-from tests.spark.made_log import ITEMS, ORDERS, MadeLog, Table
+from tests.spark.made_log import ITEMS, ORDERS, MadeLog, Table, merge_all
 from tests.spark.reading import Reads, Rows, in_order, told
 
 
@@ -124,6 +126,25 @@ def test_changed_type_is_read_exactly_or_apart(reads: Reads, log: MadeLog) -> No
 def _newest(log: MadeLog, **options: str) -> Relation:
     told = {"log": log.store.url, "table": "public.orders", **options}
     return newest_relation(ReadOptions.of(told))
+
+
+def test_shape_of_a_base_is_newer_than_those_of_the_changes_before_it() -> None:
+    """They may stand in the same segment as what follows the base, and be all that it has."""
+    log, table, other = MadeLog(MemoryStore()), Table(), Table(ITEMS)
+    log.insert(table, 1)
+    table.add_column("added")
+    base = log.base_of(table)
+    log.insert(other, 1)
+    merge_all(log)
+    options = ReadOptions.of({"log": log.store.url, "table": "public.orders"})
+    stream = TableStreamReader(options, spark_schema(newest_relation(options), None))
+    after, upto = Place(Offset.whole(base.position)), Place(log.end)
+    assert stream.partitions(after.to_dict(), upto.to_dict())
+    log.commit(table, table.insert(2, "x", 1, "new"))
+    table.add_column("later")
+    log.commit(table, table.insert(3, "x", 1, "new", "newer"))
+    with pytest.raises(SchemaError, match="has a new shape"):
+        stream.partitions(upto.to_dict(), Place(log.end).to_dict())
 
 
 def test_newest_shape_is_found_at_the_end_of_the_range() -> None:

@@ -106,7 +106,11 @@ class TableStreamReader(TableRead, DataSourceStreamReader, SupportsTriggerAvaila
         if upto <= self._certain or not self._has_others(reader, after, upto):
             return
         newer: Offset | None = None
+        read_anew = self._own_base(reader)
         for use in uses_back(reader.store, self.options.table):
+            if use.since <= read_anew:
+                self._certain = read_anew
+                break
             if self._is_own(use.relation):
                 self._certain = use.since
                 break
@@ -116,6 +120,13 @@ class TableStreamReader(TableRead, DataSourceStreamReader, SupportsTriggerAvaila
                 f"{self.options.table} has a new shape from {newer} on",
                 hint="start the query again on its checkpoint: it goes on with the new shape",
             )
+
+    def _own_base(self, reader: Reader) -> Offset:
+        """Where the newest base stands, if it has the query's shape: no change need have it yet."""
+        base = newest_base(reader.store, self.options.table)
+        if base is None or not self._is_own(base.relation):
+            return ORIGIN
+        return Offset.whole(base.position)
 
     def _has_others(self, reader: Reader, after: Offset, upto: Offset) -> bool:
         """Whether the range may hold rows of another shape than the query's."""
