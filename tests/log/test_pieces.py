@@ -19,6 +19,7 @@ from tailrace.model import Lsn, Offset
 from tailrace.postgres.frames import Frames
 from tailrace.postgres.pgoutput import POSTGRES_EPOCH_US
 from tailrace.storage import MemoryStore, ObjectMissing, Store
+from tests.decode import wire
 from tests.log.faulty_store import WatchedStore
 from tests.log.making import (
     BEGINNING,
@@ -28,6 +29,7 @@ from tests.log.making import (
     Clock,
     Wal,
     anything,
+    begin,
     begin_writer,
     between,
     changes_of,
@@ -107,6 +109,34 @@ def test_a_piece_that_is_gone_for_good_is_missing(store: Store) -> None:
     store.delete([header.parts[0].key])
     with pytest.raises(SegmentMissing):
         fetch(store, planned[0], wanted=anything)
+
+
+@pytest.mark.parametrize("step", [50, 400])
+def test_a_zombie_under_a_name_that_was_merged_away_is_not_taken_for_what_was_planned(
+    step: int,
+) -> None:
+    """A drain has the position of its own message: it may end before or after the one that
+    counts."""
+    clock = Clock()
+    store = MemoryStore(clock=clock)
+    tip, wal = begin(store), Wal()
+    to, late = writer(store, tip), writer(store, tip, "late")
+    for _ in range(4):
+        to.append(wal.rows(T, 3))
+    upto = Offset.whole(wal.end)
+    planned = list(pieces(Reader(store), BEGINNING, upto, wanted=anything))
+    merge_all(store, clock)
+    drained = Wal()
+    with pytest.raises(LogFenced):
+        frames = [wire.relation(T), drained.row(T)]
+        late.append(drained.transaction(*frames, step=step))
+    found = [
+        change
+        for piece in planned
+        for each, segment in fetch(store, piece, wanted=anything)
+        for change in changes_of(each, segment)
+    ]
+    assert found == wal.changes
 
 
 def test_pieces_planned_before_a_merge_are_read_once_after_it() -> None:

@@ -126,9 +126,9 @@ def fetch(store: Store, piece: Piece, *, wanted: Wanted) -> Iterable[tuple[Piece
 
 def _read_piece(store: Store, piece: Piece) -> Segment:
     found = segment.read(store, piece.key)
-    # A writer that was left behind may have put a shorter segment under a name that was merged away
-    # since: what it lacks must not be missed.
-    if piece.part is None and piece.upto > Offset.whole(found.header.end):
+    # A writer that was left behind may have put another segment under a name that was merged away
+    # since. What it has read from the slot is the same, or less; a drain of its own is neither.
+    if piece.part is None and piece.writer != found.header.writer:
         raise ObjectMissing(f"{piece.key} is not what was planned")
     return found
 
