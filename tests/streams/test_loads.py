@@ -26,6 +26,7 @@ from tailrace.storage import MemoryStore
 from tailrace.streams.loading import base_rows
 from tailrace.streams.preparing import Stopped, load_due
 from tailrace.streams.record import StreamRecord
+from tailrace.streams.repair import Repair, give_repair
 from tests.log.faulty_store import Killed, dying
 from tests.spark.made_log import ITEMS, MadeLog, Row, Table
 from tests.streams.by_hand import STREAM, Run, WatchedSink, rows_of
@@ -233,6 +234,26 @@ def test_new_base_gets_a_stream_over_a_target_that_was_taken_away(log: MadeLog) 
     assert Run(log.store, sink).to_end() == log.end
     assert rows_of(sink) == table.rows
     assert rows_of(sink, "public.items") == other.rows
+
+
+def test_new_base_gets_a_stream_over_a_repair_of_a_target_that_was_taken_away(
+    log: MadeLog,
+) -> None:
+    table, sink = _filled(Table()), WatchedSink()
+    log.base_of(table)
+    log.commit(table, table.insert(20, "x", 1))
+    at = Run(log.store, sink).to_end()
+    sink.drop("public.orders")
+    record = StreamRecord(log.store, STREAM)
+    newest, rows = record.newest(), sink.given[-1].tables[0]
+    assert newest is not None
+    with pytest.raises(TargetLost):
+        give_repair(STREAM, sink, record, newest, Repair(rows, at))
+    with pytest.raises(TargetLost):
+        Run(log.store, sink)
+    log.base_of(table, position=Lsn(log.wal.end + 1))
+    Run(log.store, sink).to_end()
+    assert rows_of(sink) == table.rows
 
 
 def test_table_that_is_not_captured_any_more_does_not_hold_up_the_others(log: MadeLog) -> None:

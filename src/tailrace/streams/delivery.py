@@ -152,7 +152,7 @@ class Delivery:
         """Deliver a repair whose number somebody has taken, and go on behind it."""
         self._unfinished = None
         if not self._record.is_done(batch):
-            deliver_repair(self._stream, self._sink, self._record, batch)
+            deliver_repair(self._stream, self._write, self._record, batch)
         self._sequence = batch.sequence + 1
 
     def abandon(self, unfinished: BatchRecord) -> None:

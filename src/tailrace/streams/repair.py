@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -88,7 +88,7 @@ def give_repair(
     if not _is_fixed(record, batch):
         return False
     failpoint("repair.after_fix")
-    deliver_repair(stream, sink, record, batch)
+    deliver_repair(stream, sink.write, record, batch)
     return True
 
 
@@ -137,7 +137,9 @@ def _is_fixed(record: StreamRecord, batch: BatchRecord) -> bool:
     return True
 
 
-def deliver_repair(stream: str, sink: Sink, record: StreamRecord, batch: BatchRecord) -> None:
+def deliver_repair(
+    stream: str, write: Callable[[Batch], None], record: StreamRecord, batch: BatchRecord
+) -> None:
     """Hand a repair to the sink, which knows its number, and note that it is done."""
     if batch.repair == _REPLAY:
         record.finish(batch)
@@ -146,7 +148,7 @@ def deliver_repair(stream: str, sink: Sink, record: StreamRecord, batch: BatchRe
     known = frozenset(table.qualified for table in batch.tables)
     at = repair.position
     failpoint("repair.before_write")
-    sink.write(Batch(stream, batch.sequence, at, at, [repair.changes], known))
+    write(Batch(stream, batch.sequence, at, at, [repair.changes], known))
     failpoint("repair.after_write")
     record.finish(batch)
 

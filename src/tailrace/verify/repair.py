@@ -61,7 +61,7 @@ class Repairs:
         """Deliver a repair whose maker has died before it was delivered."""
         newest = self._record.newest()
         if newest is not None and newest.repair and not self._record.is_done(newest):
-            deliver_repair(self._stream, self._sink, self._record, newest)
+            deliver_repair(self._stream, self._sink.write, self._record, newest)
 
     def give(self, table: Taken, rows: TableChanges, at: Offset) -> None:
         """Let the target hold these rows, which are as of `at`: a delete for each key, then an
@@ -101,7 +101,7 @@ class Repairs:
             if self._record.is_done(newest):
                 return newest
             if newest.repair:
-                deliver_repair(self._stream, self._sink, self._record, newest)
+                deliver_repair(self._stream, self._sink.write, self._record, newest)
             else:
                 _wait(deadline, f"batch {newest.sequence} of stream {self._stream} is not finished")
 

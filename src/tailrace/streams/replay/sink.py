@@ -92,7 +92,7 @@ class Flow:
         newest = self.record.newest()
         if newest is not None and newest.repair and not self.record.is_done(newest):
             # One of ours, of a process that has died.
-            deliver_repair(self.name, self.sink, self.record, newest)
+            deliver_repair(self.name, self.sink.write, self.record, newest)
         elif newest is None or not self.record.is_done(newest):
             raise SinkError(
                 f"stream {self.name} has a batch that is not delivered",
