@@ -144,10 +144,12 @@ def test_f090_all_files_of_a_batch_are_synced_when_it_is_delivered(
     assert files and synced >= {str(path) for path in expected}
 
 
+@pytest.mark.parametrize("is_url", [False, True])
 def test_f088_failed_sync_is_not_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_url: bool
 ) -> None:
-    lake = DeltaHarness(str(tmp_path), None)
+    place = tmp_path / "a lake"
+    lake = DeltaHarness(place.as_uri() if is_url else str(place), None)
     source = Source()
     source.insert(id=1)
 

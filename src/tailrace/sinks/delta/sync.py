@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from tailrace.errors import SinkError
 from tailrace.sinks.delta.commit import Commit
@@ -42,9 +42,9 @@ def sync_from(uri: str, version: int) -> None:
 
 
 def _sync_until(uri: str, is_last: Callable[[int, list[Action]], bool]) -> None:
-    if "://" in uri:
+    table = _directory(uri)
+    if table is None:
         return
-    table = Path(uri)
     try:
         for commit in sorted(table.glob("_delta_log/[0-9]*.json"), reverse=True):
             if is_last(int(commit.stem), _sync_commit(table, commit)):
@@ -57,6 +57,13 @@ def _sync_until(uri: str, is_last: Callable[[int, list[Action]], bool]) -> None:
             f"the lake table at {uri} cannot be synced to its disk",
             hint="check the disk and the table's last files before the stream goes on",
         ) from error
+
+
+def _directory(uri: str) -> Path | None:
+    """Where the table is, if that is on this machine; a file may be named by a URL as well."""
+    if uri.startswith("file://"):
+        return Path(unquote(urlsplit(uri).path))
+    return None if "://" in uri else Path(uri)
 
 
 def _sync_commit(table: Path, commit: Path) -> list[Action]:
