@@ -196,4 +196,25 @@ SINK_MUTANTS: Final = (
         "            if log is not None and not names.slot:\n                # A wrong log.url",
         ("tests/cli/test_teardown.py",),
     ),
+    Mutant(
+        "a row that comes back into a stream has the large value of before",
+        "sinks/lineage.py",
+        "        if self.returned[rows].any():\n",
+        "        if not len(rows):\n",
+        ("tests/where/test_crossing.py",),
+    ),
+    Mutant(
+        "a piece is read from whoever put its name",
+        "log/plan.py",
+        "piece.writer != found.header.writer",
+        "not found.header.writer",
+        ("tests/log/test_pieces.py",),
+    ),
+    Mutant(
+        "retention does not know of a load until it begins",
+        "streams/preparing.py",
+        "            delivery.need(base)\n",
+        "            pass\n",
+        ("tests/streams/test_loads.py",),
+    ),
 )
