@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from random import Random
 
@@ -20,6 +21,7 @@ from tailrace.log.bases import (
     put_base_part,
     read_base_part,
 )
+from tailrace.log.old_bases import OUTDONE_AGE_S, old_base_keys
 from tailrace.model import Lsn, NamedType, Relation
 from tailrace.postgres.pgoutput import parse_relation, relation_frame
 from tailrace.storage import MemoryStore, Store
@@ -166,6 +168,22 @@ def test_what_an_unfinished_base_left_goes_when_a_newer_one_is_complete() -> Non
     kept = {old.key, new.key, under_way.key, *(part.key for part in (*old.parts, *new.parts))}
     # The older complete one may still be read: retention decides about it.
     assert {entry.key for entry in store.list("")} == kept - {left.key}
+
+
+def test_parts_that_a_fold_names_stay_when_the_base_that_they_lie_with_is_gone() -> None:
+    store = MemoryStore()
+    old = put_whole(store, Lsn(0x1000))
+    fold = replace(base(*old.parts, position=Lsn(0x3000)), folded_from=Lsn(0x1000))
+    put_base(store, fold)
+    left = put_base_part(store, identity(Lsn(0x2000)), rows(b"1\ta"), stretch=0, number=0)
+    # Hours later: the older base is outdone, but for its parts, which the fold still needs.
+    store.delete(list(old_base_keys(store, now_s=time.time() + OUTDONE_AGE_S + 60)))
+    assert old.key not in [entry.key for entry in store.list("")]
+    delete_unfinished(store, [TABLE.oid])
+    assert (
+        sum(len(read_base_part(store, part)) for part in newest_bases(store)[TABLE.oid].parts) == 3
+    )
+    assert left.key not in [entry.key for entry in store.list("")]
 
 
 def test_an_empty_table_has_a_base_without_parts() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -208,17 +209,28 @@ def delete_unfinished(store: Store, oids: Iterable[int]) -> None:
     completed. Should one of them still be completed by a process that wakes up late, it does not
     count, because a newer one does.
     """
-    newest = newest_positions(store)
     for oid in oids:
         entries = store.list(f"{layout.BASES}{oid}/")
-        complete = {position for _, position in _complete(entries)}
+        complete = set(_complete(entries))
+        newest = max((position for _, position in complete), default=Lsn(0))
+        # Of a base that is outdone and gone a fold may still name parts.
+        named = parts_named(store, complete)
         store.delete(
             entry.key
             for entry in entries
-            if (position := layout.base_of(entry.key)[1]) not in complete
-            and oid in newest
-            and position < newest[oid]
+            if (base := layout.base_of(entry.key)) not in complete
+            and base[1] < newest
+            and entry.key not in named
         )
+
+
+def parts_named(store: Store, bases: Iterable[tuple[int, Lsn]]) -> set[str]:
+    """The parts of these complete bases, by table and position, wherever they lie."""
+    named: set[str] = set()
+    for oid, position in bases:
+        with suppress(ObjectMissing):
+            named |= {part.key for part in read_base(store, oid, position).parts}
+    return named
 
 
 def _complete(entries: Iterable[Entry]) -> Iterator[tuple[int, Lsn]]:

@@ -9,13 +9,12 @@ base that it was made from.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from contextlib import suppress
 from typing import Final
 
 from tailrace.log import layout
-from tailrace.log.bases import read_base
+from tailrace.log.bases import parts_named
 from tailrace.model import Lsn
-from tailrace.storage import Entry, ObjectMissing, Store
+from tailrace.storage import Entry, Store
 
 OUTDONE_AGE_S: Final = 6 * 3600.0
 """How long a base stays after a newer one of its table was completed, or after it was completed
@@ -40,7 +39,7 @@ def old_base_keys(
         if entry.key == layout.base_key(*base)
     }
     living = {base for base in completed if not _is_outdone(base, completed, tables, now_s)}
-    named = _parts_named(store, living)
+    named = parts_named(store, living)
     for base, found in entries.items():
         if base in living:
             continue
@@ -62,11 +61,3 @@ def _is_outdone(
         return min(newer) < now_s - OUTDONE_AGE_S
     is_gone = tables is not None and oid not in tables
     return is_gone and completed[base] < now_s - OUTDONE_AGE_S
-
-
-def _parts_named(store: Store, bases: set[tuple[int, Lsn]]) -> set[str]:
-    named: set[str] = set()
-    for oid, position in bases:
-        with suppress(ObjectMissing):
-            named |= {part.key for part in read_base(store, oid, position).parts}
-    return named
