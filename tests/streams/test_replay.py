@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,16 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
-from tailrace.model import Offset
+from tailrace.model import Offset, ReplicaIdentity
 from tailrace.sinks import Sink, open_sink
 from tailrace.sinks.queue.dead_letter import DeadLetters
 from tailrace.sinks.queue.errors import Kind
+from tailrace.spark.selection import Selection
 from tailrace.storage import Store
 from tests.decode.wire import UNSENT
 from tests.server import Database
 from tests.sinks.queue.servers import WebhookQueue, webhook
-from tests.spark.made_log import ITEMS, MadeLog, Table
+from tests.spark.made_log import ITEMS, ORDERS, MadeLog, Table
 from tests.streams.replaying import STREAM, Replayed, time_of
 from tests.streams.running import lake_rows, lake_table
 
@@ -305,6 +307,21 @@ def test_one_table_one_key_or_another_place(log: MadeLog, orders: Table, tmp_pat
     flow.ask(time_of(1), time_of(2), to_sink=str(there))
     assert flow.serve().change_count == 5
     assert [row[0] for row in lake_rows(there)] == [1, 2, 3]
+
+
+def test_one_row_of_a_stream_that_has_a_key_of_its_own(log: MadeLog, path: Path) -> None:
+    columns = tuple(replace(column, in_identity=True) for column in ORDERS.columns)
+    orders = Table(replace(ORDERS, identity=ReplicaIdentity.FULL, columns=columns))
+    log.insert(orders, 1, 3)
+    log.commit(orders, orders.insert(4, "b", None))
+    own = Selection.of(columns=None, where=None, key=("note",))
+    flow = Replayed(log.store, lake(path), selection=own)
+    flow.go_on()
+    lose(path, "note = 'b'")
+    flow.ask(time_of(1), key=[("note", "b")])
+    outcome = flow.serve()
+    assert (outcome.state, outcome.change_count) == ("done", 1)
+    assert lake_rows(path) == orders.rows
 
 
 def test_history_is_not_replayed_into_itself(log: MadeLog, orders: Table, path: Path) -> None:

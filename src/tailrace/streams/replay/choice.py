@@ -4,6 +4,7 @@ for.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ def choose(request: Request, selection: Selection, shapes: list[Relation]) -> Se
     parts: list[Predicate] = [_equal(shapes[0], name, text) for name, text in request.key]
     if selection.where is not None:
         parts.append(selection.where)
-    return Selection(selection.columns, And(tuple(parts)), selection.text)
+    return replace(selection, where=And(tuple(parts)))
 
 
 def _equal(shape: Relation, name: str, text: str) -> Comparison:
