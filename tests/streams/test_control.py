@@ -155,6 +155,31 @@ def test_a_stream_that_sql_deletes_is_ended_also_if_no_pipeline_runs(
     assert "lake" in reader_positions(store)
 
 
+def test_a_stream_that_is_made_again_at_once_under_its_name_is_another_one(
+    database: Database, conn: psycopg.Connection, store: Store
+) -> None:
+    conn.execute(INSERT, ("orders", ["public.orders"], Jsonb({"type": "memory"})))
+    first, second = Node(database.dsn, store), Node(database.dsn, store)
+    with running(first, second):
+        wait_until(lambda: first.leads("orders"))
+        (wish,) = first.control.wishes
+        first.places = [FakePlace(wish, StreamState("orders", None, None, False), Tally())]
+        StreamRecord(store, "orders").begin(Offset.whole(Lsn(0x1000)), writer="a")
+        with conn.transaction():
+            conn.execute("DELETE FROM tailrace.streams")
+            conn.execute(INSERT, ("orders", ["shop.*"], Jsonb({"type": "memory"})))
+        # Nothing is wished of the old one, and while it comes to its end nobody begins another.
+        wait_until(lambda: first.wish("orders") is None)
+        wait_until(lambda: second.wish("orders") is None)
+        assert "orders" in reader_positions(store)
+        first.places = []
+        wait_until(lambda: first.leads("orders") or second.leads("orders"))
+        assert "orders" not in reader_positions(store)
+        (led,) = [node for node in (first, second) if node.leads("orders")]
+        (wish,) = led.control.wishes
+        assert wish.runnable is not None and wish.runnable.tables == ("shop.*",)
+
+
 def test_f082_of_two_nodes_one_leads_each_stream_and_the_other_takes_over(
     database: Database, conn: psycopg.Connection, store: Store
 ) -> None:

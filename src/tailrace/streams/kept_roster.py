@@ -13,6 +13,7 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from tailrace.control.streams import Definition, Origin, StreamRow
@@ -25,18 +26,29 @@ _KEEP: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A stream as far as a pipeline needs to know it."""
+    """A stream as far as a pipeline needs to know it. `made` is when its row was made, if it has
+    one: a stream that was deleted and made again is another.
+    """
 
     name: str
     origin: Origin
     definition: Definition
     paused: bool
     revision: int
+    made: str = ""
 
     @classmethod
     def of(cls, row: StreamRow) -> Kept:
         """From the control schema."""
-        return cls(row.name, row.origin, row.definition, row.paused, row.revision)
+        at = row.state.get("created_at")
+        made = at.astimezone(UTC).isoformat() if isinstance(at, datetime) else ""
+        return cls(row.name, row.origin, row.definition, row.paused, row.revision, made)
+
+    def is_gone(self, found: Kept | None) -> bool:
+        """Whether SQL has deleted it, if this is what now stands under its name."""
+        if self.origin is not Origin.SQL:
+            return False
+        return found is None or self.made not in ("", found.made)
 
 
 def read_roster(store: Store) -> list[Kept] | None:
@@ -89,5 +101,6 @@ def _kept(value: dict[str, object]) -> Kept:
                 key=None if key is None else tuple(key),
                 options=options,
             )
-            return Kept(name, Origin(origin), definition, paused, revision)
+            made = str(value.get("made", ""))
+            return Kept(name, Origin(origin), definition, paused, revision, made)
     raise ValueError("not a stream")

@@ -52,17 +52,17 @@ class KnownStreams:
 
     def follow(self, found: dict[str, Kept], is_ended: Callable[[str], bool]) -> None:
         """Take over what the table has. What it had and has no more is asked to end, again and
-        again until it `is_ended`.
+        again until it `is_ended`; until then nothing of the same name begins.
         """
-        self.streams = self._chosen(found)
         if found == self._found:
             return
         before = {each.name: each for each in read_roster(self._store) or ()}
-        gone = [n for n, each in before.items() if each.origin is Origin.SQL and n not in found]
+        gone = [name for name, each in before.items() if each.is_gone(found.get(name))]
         left = {name: before[name] for name in gone if not is_ended(name)}
         kept = {**found, **left}
         if kept != before:
             keep_roster(self._store, list(kept.values()))
+        self.streams = self._chosen({n: each for n, each in found.items() if n not in left})
         self._found = None if left else found
 
     def stream(self, kept: Kept) -> Stream | TailraceError:
