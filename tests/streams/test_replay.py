@@ -21,6 +21,7 @@ from tailrace.sinks.queue.dead_letter import DeadLetters
 from tailrace.sinks.queue.errors import Kind
 from tailrace.spark.selection import Selection
 from tailrace.storage import Store
+from tests.decode import wire
 from tests.decode.wire import UNSENT
 from tests.server import Database
 from tests.sinks.queue.servers import WebhookQueue, webhook
@@ -321,6 +322,24 @@ def test_one_row_of_a_stream_that_has_a_key_of_its_own(log: MadeLog, path: Path)
     flow.ask(time_of(1), key=[("note", "b")])
     outcome = flow.serve()
     assert (outcome.state, outcome.change_count) == ("done", 1)
+    assert lake_rows(path) == orders.rows
+
+
+def test_a_stream_with_a_key_of_its_own_is_replayed_beneath_later_changes(
+    log: MadeLog, path: Path
+) -> None:
+    columns = tuple(replace(column, in_identity=True) for column in ORDERS.columns)
+    orders = Table(replace(ORDERS, identity=ReplicaIdentity.FULL, columns=columns))
+    log.commit(orders, orders.insert(1, "a", None), orders.insert(2, "b", None))
+    gone = wire.delete(orders.relation.oid, old=["1", "a", None])
+    del orders.by_key[1]
+    log.commit(orders, gone, orders.insert(3, "a", None), orders.insert(4, "c", None))
+    own = Selection.of(columns=None, where=None, key=("note",))
+    flow = Replayed(log.store, lake(path), selection=own)
+    flow.go_on()
+    lose(path, "note = 'b'")
+    outcome = flow.replay(time_of(1), time_of(1))
+    assert (outcome.state, outcome.change_count, outcome.note) == ("done", 2, "")
     assert lake_rows(path) == orders.rows
 
 

@@ -7,7 +7,7 @@ change, no row that moved there or away, no TRUNCATE, no load.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
@@ -107,8 +107,16 @@ class LaterKeys:
 class LaterChanges:
     """What was changed in some tables, by oid, in `(after, upto]`."""
 
-    def __init__(self, reader: Reader, tables: Mapping[int, LaterKeys], after: Offset) -> None:
+    def __init__(
+        self,
+        reader: Reader,
+        tables: Mapping[int, LaterKeys],
+        after: Offset,
+        keyed: Callable[[Relation], Relation] = lambda relation: relation,
+    ) -> None:
+        """`keyed` gives a table the key that the stream has for it."""
         self._reader = reader
+        self._keyed = keyed
         self._names = {oid: table.table for oid, table in tables.items()}
         self._columns = tuple({name for table in tables.values() for name in table.key})
         self.tables = tables
@@ -124,7 +132,8 @@ class LaterChanges:
 
         planned = pieces(self._reader, self.upto, upto, wanted=wanted)
         for changes in decode_pieces(self._reader.store, planned, wanted, self._columns):
-            self.tables[changes.relation.oid].add(changes)
+            own = TableChanges(self._keyed(changes.relation), changes.rows)
+            self.tables[own.relation.oid].add(own)
         self.upto = upto
 
 

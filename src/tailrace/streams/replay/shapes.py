@@ -27,6 +27,10 @@ class Shapes:
             self._known[table.oid] = table.position, found
         return self._selection.narrow(self._known[table.oid][1])
 
+    def keyed(self, relation: Relation) -> Relation:
+        """A table as the log has it, but with the stream's own key; raises SchemaError."""
+        return Selection(key=self._selection.key).narrow(relation)
+
     def _since(self, table: Taken, seen: Offset | None) -> Relation | None:
         for header in headers_back(self._store):
             if seen is not None and Offset.whole(header.end) <= seen:

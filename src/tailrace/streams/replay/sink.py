@@ -160,7 +160,8 @@ class NewestRows:
         if later is None:
             chosen = [table for table in newest.outcome if table.oid in self._flow.tables]
             tables = {table.oid: self._keys(table) for table in chosen}
-            later = self._later = LaterChanges(self._reader, tables, batch.upto)
+            keyed = self._flow.shapes.keyed
+            later = self._later = LaterChanges(self._reader, tables, batch.upto, keyed)
         for table in newest.outcome:
             if table.oid in later.tables:
                 keys = later.tables[table.oid]
