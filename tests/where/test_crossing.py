@@ -14,7 +14,7 @@ from psycopg import sql
 
 from tailrace.decode import TableChanges, decode
 from tailrace.errors import SchemaError, SinkError
-from tailrace.model import ORIGIN, Offset, Relation, ReplicaIdentity
+from tailrace.model import ORIGIN, Column, Offset, PgType, Relation, ReplicaIdentity
 from tailrace.postgres.frames import Frames
 from tailrace.sinks import Batch
 from tailrace.sinks.memory import MemorySink
@@ -33,6 +33,7 @@ FULL = replace(
     identity=ReplicaIdentity.FULL,
     columns=tuple(replace(column, in_identity=True) for column in ORDERS.columns),
 )
+TIMED = replace(ORDERS, columns=(*ORDERS.columns, Column("at", PgType.TIMESTAMP, -1, False)))
 END = Offset.whole(1 << 62)
 
 
@@ -164,11 +165,12 @@ def test_f064_values_that_no_column_holds_are_compared_as_postgres_does() -> Non
         ("id = 'x'", "by = with 'x'"),
         ("amount LIKE '1%'", "is no text"),
         ("note = 5", "by = with 5"),
+        ("at = '2024-01-01 12:00:00.1234567'", "by = with '2024"),
     ],
 )
 def test_where_that_does_not_fit_the_table_is_refused(where: str, message: str) -> None:
     with pytest.raises(SchemaError, match=message):
-        _filtered(ORDERS, where, wire.insert(ORDERS.oid, ["1", "a", "1"]))
+        _filtered(TIMED, where, wire.insert(ORDERS.oid, ["1", "a", "1", None]))
 
 
 def _change(table: Table, random: Random, *, is_full: bool) -> bytes | None:
@@ -272,6 +274,8 @@ PREDICATES = [
     "n > -1e400",
     "free > 0.1",
     "free = 1e3",
+    "free = 'NaN'",
+    "free NOT IN ('NaN', '-Infinity')",
     "f > 0.5",
     "f <= 1",
     "f = 0.1",

@@ -31,6 +31,7 @@ Signs = NDArray[np.int8]
 _FIRST_OWN_OID: Final = 16_384
 _EQUALITY: Final = (Operator.EQUAL, Operator.UNEQUAL)
 _INT8_LIMIT: Final = 1 << 63
+_TOO_FINE: Final = re.compile(r"[.,][0-9]{7}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,9 @@ def _plain(literal: pa.Scalar[pa.DataType]) -> Compare:
 def _number(target: pa.DataType, type_oid: int, literal: Decimal) -> Compare | None:
     def sign_of(text: str) -> int:
         value = Decimal(text)
-        return 1 if value.is_nan() else int(value.compare(literal))
+        if value.is_nan() or literal.is_nan():
+            return int(value.is_nan()) - int(literal.is_nan())
+        return int(value.compare(literal))
 
     def one_by_one(values: Array) -> Signs:
         return np.array(
@@ -103,12 +106,17 @@ def _number(target: pa.DataType, type_oid: int, literal: Decimal) -> Compare | N
     def floats(values: Array) -> Signs:
         numbers = values.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
         wanted = float(literal)
-        above = (numbers > wanted) | np.isnan(numbers)
-        signs: Signs = above.astype(np.int8) - (numbers < wanted).astype(np.int8)
+        is_nan = np.isnan(numbers)
+        above, below = (numbers > wanted) | is_nan, numbers < wanted
+        if literal.is_nan():
+            above, below = np.zeros_like(is_nan), ~is_nan
+        signs: Signs = above.astype(np.int8) - below.astype(np.int8)
         return signs
 
     if pa.types.is_floating(target):
         return Compare(floats, sign_of)
+    if not literal.is_finite() and not pa.types.is_string(target):
+        return None
     if pa.types.is_integer(target):
         return Compare(_whole(literal), sign_of)
     if isinstance(target, pa.Decimal128Type):
@@ -153,7 +161,11 @@ def _decimals(literal: Decimal, target: pa.Decimal128Type) -> Callable[[Array], 
 
 
 def _moment(text: str, target: pa.DataType) -> pa.Scalar[pa.DataType] | None:
-    """A date or a time; one with a zone is in UTC unless it says otherwise."""
+    """A date or a time; one with a zone is in UTC unless it says otherwise. Postgres rounds to
+    microseconds what Python would cut off, so more digits are refused.
+    """
+    if _TOO_FINE.search(text):
+        return None
     try:
         if pa.types.is_date(target):
             return pa.scalar(date.fromisoformat(text), target)
