@@ -11,9 +11,16 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tailrace.control.schema import installed_version, latest_version, migrate, remove
+from tailrace.control.schema import (
+    installed_version,
+    latest_version,
+    migrate,
+    remove,
+    watch_ddl,
+)
 from tailrace.errors import SourceError
 from tailrace.postgres.session import Connection, connect
+from tests.capture.running import wait_until
 from tests.server import Database
 
 KILLED = """
@@ -60,6 +67,26 @@ def test_a_superuser_may_watch_ddl_and_others_need_not(
     remove(capture)
     migrate(admin)
     assert admin.execute("SELECT tailrace.watches_ddl()").fetchone() == (True,)
+
+
+def test_of_two_nodes_that_watch_ddl_at_once_neither_fails(
+    source: Database, admin: Connection
+) -> None:
+    migrate(admin)
+    admin.execute("DROP EVENT TRIGGER tailrace_on_alter")
+    admin.execute("DROP EVENT TRIGGER tailrace_on_drop")
+    with ThreadPoolExecutor(1) as pool, connect(source.dsn) as other:
+        with admin.transaction():
+            watch_ddl(admin)
+            late = pool.submit(migrate, other)
+            wait_until(lambda: _waits(admin, other.info.backend_pid))
+        late.result()
+        assert other.execute("SELECT tailrace.watches_ddl()").fetchone() == (True,)
+
+
+def _waits(conn: Connection, pid: int) -> bool:
+    query = "SELECT cardinality(pg_blocking_pids(%s)) > 0"
+    return conn.execute(query, (pid,)).fetchone() == (True,)
 
 
 @pytest.mark.parametrize("time", [1, 2])

@@ -152,6 +152,8 @@ def _make_event_trigger(conn: Connection, name: str, query: bytes) -> None:
             conn.execute(query)
             alter = "ALTER EVENT TRIGGER {} ENABLE ALWAYS"
             conn.execute(statement(alter, identifier(name)))
-    except (psycopg.errors.InsufficientPrivilege, psycopg.errors.DuplicateObject):
-        # Not for this role; or another node was quicker.
+    except psycopg.errors.InsufficientPrivilege:
+        return
+    except (psycopg.errors.DuplicateObject, psycopg.errors.UniqueViolation):
+        # Another node was quicker: the one it says if it was so before, the other if just now.
         return
