@@ -114,6 +114,24 @@ def test_f105_window_that_is_changed_while_it_runs_is_put_back(operator: Operato
     assert operator.is_clear() and operator.note.startswith("done: 2 changes")
 
 
+def test_f105_window_that_is_asked_for_when_one_is_just_over_is_the_next(
+    operator: Operator,
+) -> None:
+    operator.ask(1, 2)
+    operator.turn()
+    operator.flow.serve()
+    operator.ask(3, None)
+    operator.turn()
+    assert operator.row.replay_from_ts == to_time(time_of(3))
+    assert operator.note.startswith("done: 2 changes")
+    operator.turn()
+    operator.flow.serve()
+    operator.turn()
+    assert operator.is_clear() and operator.note.startswith(
+        "done: 2 changes of 2000-01-01 00:11:43"
+    )
+
+
 def test_f105_request_beside_one_of_the_command_is_refused(operator: Operator) -> None:
     operator.flow.ask(time_of(1))
     operator.ask(3, 4)

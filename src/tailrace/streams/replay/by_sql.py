@@ -21,7 +21,7 @@ from tailrace.errors import ConfigError
 from tailrace.log import Reader
 from tailrace.postgres.session import Connection
 from tailrace.storage import Store
-from tailrace.streams.replay.request import Request, to_time, to_us
+from tailrace.streams.replay.request import Request, show_window, to_time, to_us
 from tailrace.streams.replay.requests import Outcome, Replays
 from tailrace.streams.replay.window import available
 
@@ -59,7 +59,7 @@ class ReplaysBySql:
             return
         outcome = self._replays.outcome_of(row.name, taken[1])
         if outcome is not None:
-            write_replay(conn, self._source, row, ReplayColumns(None, None, None, _told(outcome)))
+            self._tell_outcome(conn, row, outcome)
             return
         current = self._replays.current(row.name)
         if asked.from_ts is None:
@@ -68,6 +68,13 @@ class ReplaysBySql:
             self._ask(conn, row, taken[1], asked.from_ts, asked.to_ts)
         else:
             self._tell_progress(conn, row, current)
+
+    def _tell_outcome(self, conn: Connection, row: StreamRow, outcome: Outcome) -> None:
+        """It is over. A window that was asked for since is the next wish, and stays."""
+        asked = ReplayColumns.of(row)
+        is_next = asked.from_ts is not None and not _is_of(outcome, asked.from_ts, asked.to_ts)
+        window = (asked.from_ts, asked.to_ts) if is_next else (None, None)
+        write_replay(conn, self._source, row, ReplayColumns(*window, None, _told(outcome)))
 
     def _take(
         self, conn: Connection, row: StreamRow, from_ts: datetime, to_ts: datetime | None
@@ -143,6 +150,11 @@ class ReplaysBySql:
         return Request.new(
             row.name, to_us(from_ts), to_us(until), now=now, via="sql", number=number
         )
+
+
+def _is_of(outcome: Outcome, from_ts: datetime, to_ts: datetime | None) -> bool:
+    """Whether it is the outcome of this window."""
+    return to_ts is not None and outcome.window == show_window(to_us(from_ts), to_us(to_ts))
 
 
 def _told(outcome: Outcome) -> str:

@@ -67,7 +67,7 @@ class Request:
     @property
     def window(self) -> str:
         """For people."""
-        return f"{show_bound(self.since)} to {show_bound(self.until)}"
+        return show_window(self.since, self.until)
 
     def to_json(self) -> bytes:
         """As stored."""
@@ -132,6 +132,11 @@ def to_us(moment: datetime) -> int:
 def to_time(time_us: int) -> datetime:
     """The moment, in UTC."""
     return _EPOCH + timedelta(microseconds=time_us)
+
+
+def show_window(since: Bound, until: Bound) -> str:
+    """For people."""
+    return f"{show_bound(since)} to {show_bound(until)}"
 
 
 def show_bound(bound: Bound) -> str:
