@@ -70,6 +70,15 @@ def test_blocks_are_no_larger_than_they_must_be(admin: Connection) -> None:
 
 
 @pytest.mark.usefixtures("way")
+def test_blocks_end_at_the_same_rows_whenever_they_are_read(admin: Connection) -> None:
+    rows = "SELECT g, repeat('x', g % 300) FROM generate_series(1, 100000) AS g"
+    query = sql.SQL("COPY ({}) TO STDOUT").format(sql.SQL(rows))
+    every = [[len(block) for block in copy_out(admin, query, block_bytes=1 << 20)] for _ in "abc"]
+    assert len(every[0]) > 10
+    assert every[0] == every[1] == every[2]
+
+
+@pytest.mark.usefixtures("way")
 def test_an_error_before_or_between_rows_is_that_of_postgres(admin: Connection) -> None:
     with pytest.raises(psycopg.errors.UndefinedTable):
         read(admin, "SELECT * FROM nothing.there")

@@ -7,6 +7,9 @@ blocks are taken from its socket instead and cut by numpy; libpq has nothing und
 In text format a newline ends a row and is nowhere else in it, so newlines tell where messages end,
 unless one is a byte of a message's length: such a one stands within five bytes after a true one,
 where no row can end. Every length is compared with what was found all the same.
+
+Where a block ends follows from the rows alone, not from how they came: whoever reads them again
+gets the same blocks.
 """
 
 from __future__ import annotations
@@ -43,9 +46,9 @@ _NEWLINE: Final = 0x0A
 def copy_out(
     conn: Connection, query: sql.Composable, *, block_bytes: int
 ) -> Iterator[pa.BinaryArray]:
-    """The rows of a `COPY … TO STDOUT` in text format, without their newlines, in blocks of at
-    least `block_bytes`, except the last one. Raises psycopg.Error; a session whose copy was not
-    read to its end must be closed.
+    """The rows of a `COPY … TO STDOUT` in text format, without their newlines, in blocks that end
+    with the row that makes them `block_bytes` large, except the last one. Raises psycopg.Error; a
+    session whose copy was not read to its end must be closed.
     """
     text = query.as_bytes(conn)
     if conn.pgconn.ssl_in_use or conn.pgconn.used_gssapi:
@@ -114,6 +117,7 @@ class _Messages:
         self._block_bytes = block_bytes
         self._buffer = bytearray(block_bytes + _READ_BYTES)
         self._size = 0
+        self._needed = 0
         self._is_over = False
         self._error: psycopg.Error | None = None
 
@@ -122,11 +126,13 @@ class _Messages:
             self._receive()
             start = 0
             while not self._is_over:
-                used, block = _cut(memoryview(self._buffer)[start : self._size])
+                received = memoryview(self._buffer)[start : self._size]
+                with received:
+                    block, step = _cut(received, self._block_bytes)
                 if block is not None:
                     yield block
-                start += used
-                step = self._take_message(start)
+                else:
+                    self._needed, step = step, self._take_message(start)
                 if not step:
                     break
                 start += step
@@ -138,7 +144,7 @@ class _Messages:
 
     def _receive(self) -> None:
         """Until the block is full, or the server has no more to say."""
-        target = max(self._block_bytes, self._next_bytes(), self._size + 1)
+        target = max(self._block_bytes, self._needed, self._size + 1)
         if target + _READ_BYTES > len(self._buffer):
             self._buffer.extend(bytes(target + _READ_BYTES - len(self._buffer)))
         while self._size < target:
@@ -155,12 +161,6 @@ class _Messages:
                 return
             if count < _LITTLE_BYTES:
                 time.sleep(_FILL_S)
-
-    def _next_bytes(self) -> int:
-        """The size of the message that the buffer begins with, as far as it is known."""
-        if self._size < _HEADER_BYTES:
-            return 0
-        return 1 + int(struct.unpack_from(">I", self._buffer, 1)[0])
 
     def _take_message(self, start: int) -> int:
         """Take one message that is no row; 0 if it is not whole yet, or is a row."""
@@ -181,11 +181,38 @@ class _Messages:
         self._is_over = True
 
 
-def _cut(view: memoryview) -> tuple[int, pa.BinaryArray | None]:
-    """The rows at the beginning of what was received, and how many bytes they took."""
+def _cut(view: memoryview, block_bytes: int) -> tuple[pa.BinaryArray | None, int]:
+    """The block at the beginning of what was received, and how many bytes it took; None if there is
+    none yet, and how many bytes there must be to tell more.
+    """
     if len(view) <= _HEADER_BYTES or view[0] != ord("d"):
-        return 0, None
+        return None, 0
     data = np.frombuffer(view, np.uint8)
+    starts, ends = _rows_of(view, data)
+    last = int(np.searchsorted(ends, block_bytes - 1))
+    if last == len(ends):
+        # Fewer than a block; if something else than a row follows, there are no more.
+        after = int(ends[-1]) + 1 if len(ends) else 0
+        is_row_next = len(view) <= after or view[after] == ord("d")
+        if is_row_next or not len(ends):
+            return None, after + _message_bytes(view[after:])
+        last -= 1
+    count = last + 1
+    bounds = np.empty(2 * count + 1, np.int32)
+    bounds[0], bounds[1::2], bounds[2::2] = 0, starts[:count] + _HEADER_BYTES, ends[:count]
+    # Headers and rows by turns, of which the rows are taken: this copies them together.
+    both = pa.Array.from_buffers(
+        pa.binary(), 2 * count, [None, pa.py_buffer(bounds.data), pa.py_buffer(view)]
+    )
+    rows = both.take(np.arange(1, 2 * count, 2, dtype=np.int32))
+    assert isinstance(rows, pa.BinaryArray)
+    return rows, int(ends[last]) + 1
+
+
+def _rows_of(
+    view: memoryview, data: NDArray[np.uint8]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Where the rows at the beginning start, and where they end."""
     ends = np.flatnonzero(data == _NEWLINE).astype(np.int32)
     gaps = np.diff(ends, prepend=-1)
     if len(gaps) and gaps.min() <= _HEADER_BYTES:
@@ -196,17 +223,14 @@ def _cut(view: memoryview) -> tuple[int, pa.BinaryArray | None]:
     lengths = np.ndarray(len(data) - 4, ">u4", view, 1, (1,))[starts]
     is_row = (data[starts] == ord("d")) & (lengths == ends - starts)
     count = len(ends) if is_row.all() else int(np.argmin(is_row))
-    if not count:
-        return 0, None
-    bounds = np.empty(2 * count + 1, np.int32)
-    bounds[0], bounds[1::2], bounds[2::2] = 0, starts[:count] + _HEADER_BYTES, ends[:count]
-    # Headers and rows by turns, of which the rows are taken: this copies them together.
-    both = pa.Array.from_buffers(
-        pa.binary(), 2 * count, [None, pa.py_buffer(bounds.data), pa.py_buffer(view)]
-    )
-    rows = both.take(np.arange(1, 2 * count, 2, dtype=np.int32))
-    assert isinstance(rows, pa.BinaryArray)
-    return int(ends[count - 1]) + 1, rows
+    return starts[:count], ends[:count]
+
+
+def _message_bytes(view: memoryview) -> int:
+    """The size of the message that this begins with, as far as it is known."""
+    if len(view) < _HEADER_BYTES:
+        return _HEADER_BYTES
+    return 1 + int(struct.unpack_from(">I", view, 1)[0])
 
 
 def _parse_error(body: bytes) -> psycopg.Error:
