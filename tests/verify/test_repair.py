@@ -17,12 +17,13 @@ from typer.testing import CliRunner
 from tailrace.cli.main import app
 from tailrace.sinks.columns import VALID_TO
 from tailrace.sinks.delta.target import Target
+from tailrace.spark.selection import Selection
 from tailrace.streams.record import StreamRecord
 from tailrace.verify import stream
 from tests.dying import dies_at
 from tests.server import Database, older_version
 from tests.streams.by_hand import STREAM
-from tests.verify.flow import FILL, Flow, Watched, flowing
+from tests.verify.flow import FILL, THINGS, Flow, Watched, flowing
 
 
 def _plant(flow: Flow) -> None:
@@ -157,6 +158,21 @@ def test_a_history_keeps_what_it_had_and_opens_what_was_lost(
 
 
 @older_version
+def test_rows_of_a_stream_that_has_a_key_of_its_own_are_repaired_by_it(
+    database: Database, tmp_path: Path
+) -> None:
+    own = Selection.of(columns=None, where=None, key=("label",))
+    full = "ALTER TABLE things REPLICA IDENTITY FULL"
+    with flowing(database, tmp_path, THINGS, full, selection=own) as flow:
+        flow.deliver(FILL)
+        before = _rows(flow)
+        _plant(flow)
+        flow.lake_table().update({"label": "'nobody'"}, predicate="id = 9")
+        flow.lake_table().update({"id": "-13"}, predicate="id = 13")
+        assert flow.table(repair=True).equal
+        assert _rows(flow) == before
+
+
 def test_a_stream_that_runs_goes_on_behind_a_repair(database: Database, tmp_path: Path) -> None:
     """It finds the number of its next batch taken, by a repair that it could deliver itself."""
     with flowing(database, tmp_path) as flow:

@@ -66,6 +66,9 @@ class LakeSide:
     def bounds(self) -> Bounds:
         """Bounds that split these rows about evenly, from a sample of them."""
         first = self._shape.columns[0]
+        if first.is_nullable:
+            # A NULL is in no range.
+            return Bounds()
         row_count = self._rows.count()
         step = max(1, row_count // _SAMPLE_ROWS)
         spread = self._rows.spread(first.name) if first.is_integer else None

@@ -91,10 +91,11 @@ class SourceTable:
         lake_columns: Collection[str],
         *,
         chosen: Collection[str] | None = None,
+        own_key: Sequence[str] | None = None,
         is_hexed: bool = False,
     ) -> Shape:
-        """The chosen columns, or all, the key's first; a generated one only if the lake has it,
-        for most publications leave it out.
+        """The chosen columns, or all, those of the stream's own key or else of the table's first; a
+        generated one only if the lake has it, for most publications leave it out.
         """
         compared = [
             column
@@ -102,14 +103,18 @@ class SourceTable:
             if (chosen is None or column.compared.name in chosen)
             and (not column.is_generated or column.compared.name in lake_columns)
         ]
-        key = sorted((c for c in compared if c.key_place is not None), key=_key_place)
-        others = [column for column in compared if column.key_place is None]
-        columns = tuple(column.compared for column in (*key, *others))
+        places = self._key_places(own_key)
+        key = [column.compared for column in compared if column.compared.name in places]
+        key.sort(key=lambda column: places[column.name])
+        others = [c.compared for c in compared if c.compared.name not in places]
+        columns = (*key, *others)
         return Shape(columns, len(key) or len(columns), is_hexed=is_hexed)
 
-
-def _key_place(column: SourceColumn) -> int:
-    return -1 if column.key_place is None else column.key_place
+    def _key_places(self, own_key: Sequence[str] | None) -> dict[str, int]:
+        if own_key is not None:
+            return {name: place for place, name in enumerate(own_key)}
+        places = ((column.compared.name, column.key_place) for column in self.columns)
+        return {name: place for name, place in places if place is not None}
 
 
 def find_table(connection: Connection, qualified: str) -> SourceTable | None:

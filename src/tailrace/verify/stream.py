@@ -221,6 +221,7 @@ class AtSnapshot:
             source,
             rows,
             chosen=self.subject.selection.columns,
+            own_key=self.subject.selection.key,
             where=self.subject.selection.where,
             on_rows=self.watcher.advance,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -35,12 +35,13 @@ class Pair:
         rows: LakeRows,
         *,
         chosen: Collection[str] | None = None,
+        own_key: Sequence[str] | None = None,
         where: Predicate | None = None,
         on_rows: Callable[[int], None] = lambda _: None,
     ) -> Pair:
         """`connection` is inside a transaction whose snapshot is compared."""
         is_hexed = hashes_hexed(connection)
-        shape = table.shape(rows.columns, chosen=chosen, is_hexed=is_hexed)
+        shape = table.shape(rows.columns, chosen=chosen, own_key=own_key, is_hexed=is_hexed)
         return cls(
             SourceSide(connection, table, shape, where=where, on_rows=on_rows),
             LakeSide(rows, shape, on_rows=on_rows),
