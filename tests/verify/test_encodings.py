@@ -46,6 +46,21 @@ def test_texts_of_another_encoding(source_servers: Servers, version: int, tmp_pa
         assert (difference.source, difference.lake) == ({"id": "é", "v": "ü"}, None)
 
 
+def test_keys_whose_order_is_that_of_another_encoding(
+    source_servers: Servers, version: int, tmp_path: Path
+) -> None:
+    # In WIN1252 the euro comes before é, in UTF-8 behind it.
+    insert = r"""INSERT INTO t SELECT letter || n, NULL
+                   FROM unnest(ARRAY[U&'\20AC', U&'\00E9']) AS letter,
+                        generate_series(10001, 15000) AS n"""
+    with _encoded(source_servers(version), "WIN1252", insert) as dsn:
+        keys = [f"{letter}{n}" for letter in "€é" for n in range(10_001, 15_001)]
+        rows = pa.table({"id": keys, "v": pa.nulls(len(keys), pa.string())})
+        assert _compare(dsn, tmp_path, rows).equal
+        (difference,) = _compare(dsn, tmp_path, rows.slice(1)).differences
+        assert difference.key == {"id": "€10001"}
+
+
 def test_f066_bytes_that_are_no_text(source_servers: Servers, version: int, tmp_path: Path) -> None:
     insert = r"INSERT INTO t VALUES ('a', convert_from('\xff41', 'SQL_ASCII')), ('b', 'x')"
     with _encoded(source_servers(version), "SQL_ASCII", insert) as dsn:

@@ -66,8 +66,8 @@ class LakeSide:
     def bounds(self) -> Bounds:
         """Bounds that split these rows about evenly, from a sample of them."""
         first = self._shape.columns[0]
-        if first.is_nullable:
-            # A NULL is in no range.
+        if first.is_nullable or (self._shape.is_hexed and not first.is_integer):
+            # A NULL is in no range, and texts of another encoding may have another order.
             return Bounds()
         row_count = self._rows.count()
         step = max(1, row_count // _SAMPLE_ROWS)
