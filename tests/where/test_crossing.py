@@ -14,7 +14,7 @@ from psycopg import sql
 
 from tailrace.decode import TableChanges, decode
 from tailrace.errors import SchemaError, SinkError
-from tailrace.model import ORIGIN, Column, Offset, PgType, Relation, ReplicaIdentity
+from tailrace.model import ORIGIN, Column, NamedType, Offset, PgType, Relation, ReplicaIdentity
 from tailrace.postgres.frames import Frames
 from tailrace.sinks import Batch
 from tailrace.sinks.memory import MemorySink
@@ -171,6 +171,16 @@ def test_f064_values_that_no_column_holds_are_compared_as_postgres_does() -> Non
 def test_where_that_does_not_fit_the_table_is_refused(where: str, message: str) -> None:
     with pytest.raises(SchemaError, match=message):
         _filtered(TIMED, where, wire.insert(ORDERS.oid, ["1", "a", "1", None]))
+
+
+def test_a_domain_over_a_type_that_may_be_citext_is_refused() -> None:
+    mail = Column("mail", 70_001, -1, False)
+    domain = NamedType(70_001, "mail", 70_000)
+    people = replace(ORDERS, columns=(*ORDERS.columns, mail), type_names=(domain,))
+    frame = wire.insert(ORDERS.oid, ["1", "a", "1", "Ann@example.org"])
+    with pytest.raises(SchemaError, match="which its type does not allow"):
+        _filtered(people, "mail = 'ann@example.org'", frame)
+    assert len(_filtered(people, "mail IS NOT NULL", frame)) == 1
 
 
 def _change(table: Table, random: Random, *, is_full: bool) -> bytes | None:

@@ -199,9 +199,17 @@ def _text(type_oid: int, relation: Relation, column: Column, literal: str) -> Co
                 return _number(pa.string(), type_oid, Decimal(literal))
             except InvalidOperation:
                 return None
+    return _equal(literal) if _is_enum(type_oid, relation, column) else None
+
+
+def _is_enum(type_oid: int, relation: Relation, column: Column) -> bool:
+    """Whether it may be one. Of a domain over a type that is not built in the catalog does not tell
+    what that is: it may well be citext, for which equal texts need not be the same.
+    """
     names = {known.oid: known.name for known in relation.type_names}
-    is_enum = type_oid >= _FIRST_OWN_OID and not names.get(column.type_oid, "").endswith("citext")
-    return _equal(literal) if is_enum else None
+    is_known = type_oid == column.type_oid or type_oid in names
+    is_own = type_oid >= _FIRST_OWN_OID and is_known
+    return is_own and not names.get(type_oid, "").endswith("citext")
 
 
 def _equal(literal: str, *clean: Callable[..., Array], **told: str) -> Compare:
