@@ -29,7 +29,7 @@ from tailrace.status.under_way import bases_under_way
 from tailrace.storage import FileStore, Store
 from tests.bases.oracle import assert_equal, base_rows
 from tests.bases.process import weigh
-from tests.bases.taking import PATIENT, captured, oid_of, take
+from tests.bases.taking import PATIENT, Rewriting, Swapping, captured, oid_of, take
 from tests.capture.oracle import read_changes
 from tests.capture.running import NAMES, Running, settings, wait_caught_up, wait_until
 from tests.compaction.process import here
@@ -142,6 +142,23 @@ def test_a_table_that_is_rewritten_or_altered_meanwhile_starts_again(
     assert_equal(store, source, "public.t")
     # What the first try left is gone.
     assert len({entry.key.split("/")[2] for entry in store.list("bases/")}) == 1
+
+
+def test_a_table_that_has_another_name_only_while_it_is_read_starts_again(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    with captured(database, store, source, "t"):
+        (result,) = take(database.dsn, store, oid_of(source, "t"), runner=Swapping(source))
+    assert result.base is not None and result.base.row_count == 1000
+
+
+def test_a_table_starts_again_five_times(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    runner = Rewriting(source)
+    with captured(database, store, source, "t"):
+        (result,) = take(database.dsn, store, oid_of(source, "t"), runner=runner)
+    assert result.error is not None and runner.run_count == 6
 
 
 def test_a_table_that_is_dropped_meanwhile_does_not_keep_the_others_from_their_bases(

@@ -144,7 +144,7 @@ class _Received:
         except TailraceError as error:
             return _failed(stretch, error)
         if not self.is_unmoved:
-            return _changed(stretch, f"{leaf.schema}.{leaf.name} was rewritten")
+            return _changed(stretch, f"{leaf.schema}.{leaf.name} was rewritten or renamed")
         return Outcome(stretch.oid, stretch.number, parts)
 
 
@@ -161,13 +161,18 @@ def _receive(conn: Connection, putter: Putter, reading: Reading, stretch: Stretc
     return _Received(stretch, parts, _is_unmoved(conn, stretch))
 
 
-# The left side is as of the snapshot, the right side as of now; both under the lock that the COPY
-# has taken, which no rewrite can pass.
-_UNMOVED: Final = "SELECT relfilenode = pg_relation_filenode(oid) FROM pg_class WHERE oid = %s"
+# The left sides are as of the snapshot, the right sides as of now; all under the lock that the COPY
+# has taken, which no rewrite can pass, nor a change of the name by which the table was found.
+_UNMOVED: Final = """
+SELECT relfilenode = pg_relation_filenode(oid)
+       AND oid = to_regclass(format('%%I.%%I', %s::text, %s::text))
+  FROM pg_class WHERE oid = %s
+"""
 
 
 def _is_unmoved(conn: Connection, stretch: Stretch) -> bool:
-    return conn.execute(_UNMOVED, (stretch.leaf.oid,)).fetchone() == (True,)
+    leaf = stretch.leaf
+    return conn.execute(_UNMOVED, (leaf.schema, leaf.name, leaf.oid)).fetchone() == (True,)
 
 
 def _failed(stretch: Stretch, error: psycopg.Error | TailraceError) -> Outcome:

@@ -84,11 +84,11 @@ class BaseTaker:
         left, tries = list(dict.fromkeys(oids)), Counter[int]()
         results: list[TableResult] = []
         while left:
-            tries[left[0]] += 1
             try:
                 group = self._take_group(left, still_wanted)
             except TailraceError as error:
                 # There was no snapshot: the tables that it was for start again.
+                tries[left[0]] += 1
                 if self._stop.is_set() or not error.retry or tries[left[0]] >= TRIES_MAX:
                     raise
                 logger.warning("base interrupted, starting again error=%s", error)
