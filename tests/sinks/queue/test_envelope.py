@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -171,7 +172,20 @@ def test_rows_of_a_base_are_read_behind_a_truncate() -> None:
     assert begin.is_barrier and begin.place < row.place
     value = json.loads(row.payload)
     assert (value["op"], value["source"]["snapshot"]) == ("r", "true")
-    assert row.event_id == "0000000000001008-0-r", "told from a change at the same place"
+    assert row.event_id == "0000000000001008-16384-0-r", "told from a change at the same place"
+
+
+def test_rows_of_two_bases_at_one_position_have_event_ids_of_their_own() -> None:
+    source = Source()
+    source.insert(id=1)
+    load, renderer = load_of(3, source), Renderer("paid", Style.DEBEZIUM)
+    other = replace(load, relation=replace(load.relation, oid=16385, name="items"))
+    found = [
+        message.event_id
+        for each in (load, other)
+        for message in (renderer.base_begin(each), *renderer.base(each, source.base()[0]))
+    ]
+    assert len(set(found)) == 4, "whoever drops what came before would lose rows"
 
 
 def test_key_must_be_among_the_columns() -> None:

@@ -153,13 +153,14 @@ def _main(
         ops[at] = str(Op.INSERT)
     if is_base:
         ops = [READ if op == Op.INSERT else op for op in ops]
-    suffix = "-r" if is_base else ""
+    # Bases of several tables stand at one position, and each counts its rows from 0.
+    of_table, suffix = (f"{table.relation.oid}-", "-r") if is_base else ("", "")
     offsets = list(zip(_listed(table.rows, COMMIT_LSN), _listed(table.rows, ORDINAL), strict=True))
     keyless = pa.array([op == Op.TRUNCATE for op in ops])
     shown = rows.has_before & _is_one_of(ops, "update", "delete")
     return _Part(
         ops=ops,
-        event_ids=[f"{lsn:016X}-{ordinal}{suffix}" for lsn, ordinal in offsets],
+        event_ids=[f"{lsn:016X}-{of_table}{ordinal}{suffix}" for lsn, ordinal in offsets],
         places=[place_of(sequence, lsn, ordinal, 1) for lsn, ordinal in offsets],
         keys=_texts(pc.if_else(keyless, pa.scalar(""), rows.key)),
         before=pc.if_else(pa.array(shown), rows.before, _NULL),
