@@ -381,6 +381,40 @@ def test_unfinished_load_of_a_base_that_is_gone_gives_way_to_the_newer(
     assert rows_of(sink) == table.rows
 
 
+class _Refuses(WatchedSink):
+    """Takes no load of one table, as an upsert of a table without a key."""
+
+    refused = "public.orders"
+
+    def load(self, load: Load, rows: Iterable[pa.Table]) -> None:
+        if load.relation.qualified == self.refused:
+            raise SchemaError("has no key")
+        super().load(load, rows)
+
+
+def test_load_that_is_refused_is_given_up_with_its_table(log: MadeLog) -> None:
+    table, other, sink = _filled(Table()), _filled(Table(ITEMS)), _Refuses()
+    log.base_of(table)
+    with pytest.raises(SchemaError):
+        Run(log.store, sink)
+    log.base_of(other)
+    Run(log.store, sink, patterns=["public.items"]).to_end()
+    assert rows_of(sink, "public.items") == other.rows
+
+
+def test_load_that_is_refused_gives_way_to_a_table_that_was_read_anew(log: MadeLog) -> None:
+    table, sink = _filled(Table()), _Refuses()
+    log.base_of(table)
+    with pytest.raises(SchemaError):
+        Run(log.store, sink)
+    log.insert(table, 20)
+    log.base_of(table)
+    sink.refused = ""
+    Run(log.store, sink).to_end()
+    assert [load.sequence for load in sink.loads] == [2]
+    assert rows_of(sink) == table.rows
+
+
 def test_base_that_vanishes_while_it_is_read_is_tried_again(log: MadeLog) -> None:
     table = _filled(Table())
     base = log.base_of(table)

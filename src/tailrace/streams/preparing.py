@@ -19,7 +19,7 @@ from tailrace.storage import ObjectMissing, Store
 from tailrace.streams.batch_record import BatchRecord
 from tailrace.streams.delivery import Delivery
 from tailrace.streams.loading import base_rows
-from tailrace.streams.taken import due_loads
+from tailrace.streams.taken import due_loads, matching
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ def load_due(
         elif unfinished.load is None:
             return
         else:
-            _load_again(delivery, store, selection, unfinished, stop)
+            _load_again(delivery, store, patterns, selection, unfinished, stop)
     # Again afterwards: while bases were loaded, newer ones may have been completed.
     while due := due_loads(newest_bases(store), delivery.tables, patterns):
         for base in due:
@@ -59,12 +59,21 @@ def load_due(
 def _load_again(
     delivery: Delivery,
     store: Store,
+    patterns: Sequence[str],
     selection: Selection,
     unfinished: BatchRecord,
     stop: threading.Event,
 ) -> None:
+    """Not if the stream is not asked for the table any more, or if the table was read anew since:
+    these are the cures for a load that the sink refuses.
+    """
     assert unfinished.load is not None
     table = unfinished.load
+    newest = newest_bases(store).get(table.oid)
+    is_outdone = newest is not None and newest.generation > table.generation
+    if is_outdone or not matching((table,), patterns):
+        delivery.abandon(unfinished)
+        return
     try:
         base = read_base(store, table.oid, table.position.commit_lsn)
     except ObjectMissing:
