@@ -221,6 +221,20 @@ def test_reason_of_a_refused_request_is_found_by_halving() -> None:
     assert letters == [2] and requests <= 6
 
 
+def test_halving_uses_up_no_tries_of_the_messages_beside_the_reason() -> None:
+    on_way = window(messages("a", "b", "c", "d"), ORDERED, WindowLimits(attempt_count=2))
+    refused, busy = http_failure(422, "no"), http_failure(500, "busy")
+    for failure, expected in ((refused, [0, 1, 2, 3]), (refused, [0, 1]), (busy, [0])):
+        taken = on_way.take(0.0)
+        assert taken == expected
+        on_way.answered(taken, [failure] * len(taken), 0.0)
+    assert on_way.halted is None, "one try of two"
+    due = on_way.wait_until()
+    assert due is not None
+    on_way.answered(on_way.take(due), [busy], due)
+    assert on_way.halted == busy
+
+
 def test_f097_oversize_message_is_a_dead_letter_without_being_sent() -> None:
     batch = [message(0, "t", "a", size=201), message(1, "t", "a"), message(2, "t", "b")]
     on_way = window(batch)

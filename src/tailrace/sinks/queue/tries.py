@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from random import Random
 
 from tailrace.backoff import full_jitter_s
@@ -16,6 +17,7 @@ class Tries:
         self._limits = limits
         self._random = random
         self._tries: dict[int, tuple[int, float]] = {}
+        self._doubts: Counter[int] = Counter()
         self._put_off: list[tuple[float, list[int]]] = []
         self.retry_count = 0
         """How many messages were to be sent once more."""
@@ -33,19 +35,25 @@ class Tries:
         """The message is tried for the first time, or was left to itself since."""
         self._tries.setdefault(at, (0, now))
 
-    def failed(self, at: int) -> None:
-        """It was not taken."""
+    def failed(self, at: int, *, is_suspect: bool = False) -> None:
+        """It was not taken; a mere suspect was refused with others, any of which may be meant, and
+        has used up none of its tries.
+        """
         count, first = self._tries[at]
         self._tries[at] = count + 1, first
+        if is_suspect:
+            self._doubts[at] += 1
 
     def is_exhausted(self, at: int, now: float) -> bool:
         """Whether it was tried often enough, or long enough."""
         count, first = self._tries[at]
-        return count >= self._limits.attempt_count or now - first >= self._limits.elapsed_s
+        tried = count - self._doubts[at]
+        return tried >= self._limits.attempt_count or now - first >= self._limits.elapsed_s
 
     def forget(self, at: int) -> None:
         """It is settled."""
         self._tries.pop(at, None)
+        self._doubts.pop(at, None)
 
     def put_off(self, messages: list[int], now: float, *, wait_s: float) -> None:
         """Try these again, as one request: after a while, and after `wait_s` at the earliest."""

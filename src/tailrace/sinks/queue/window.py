@@ -119,8 +119,9 @@ class Window:
                 self.settle(at)
             else:
                 failed.append((at, failure))
-        for at, _ in failed:
-            self._tries.failed(at)
+        for at, each in failed:
+            is_poison = each.is_shared and each.kind is Kind.POISON
+            self._tries.failed(at, is_suspect=is_poison and len(failed) > 1)
         is_lost = any(each.is_shared and self._is_lost(at, each, now) for at, each in failed)
         if is_lost and len(failed) > 1:
             self._halve([at for at, _ in failed], now)
