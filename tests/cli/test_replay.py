@@ -69,6 +69,8 @@ def test_dry_run_counts_and_asks_for_nothing(project: Project, flow: Replayed) -
     ended = project.run("replay", STREAM, "--from", FROM, "--to", TO, "--dry-run")
     assert ended.code == 0 and "public.orders  4 changes" in ended.out
     # The end of the range lies in the middle of a merged segment, or a time between two.
+    ended = project.run("replay", STREAM, "--from", FROM, "--to", TO, "--key", "id=1", "--dry-run")
+    assert "at most" in ended.out, "it does not look at keys"
     ended = project.run("replay", STREAM, "--from", "2000-01-01 00:11:41.5", "--dry-run")
     assert "public.orders  4 changes" in ended.out
     assert flow.replays.current(STREAM) is None

@@ -153,8 +153,10 @@ def _say_what_it_would_be(settings: Config, store: Store, request: Request) -> N
     window = resolve(request, reader, newest.outcome, _holds(settings, request))
     typer.echo(f"{request.window}: positions after {window.start} up to {window.end}")
     counts = survey(reader, window)
+    # Which of a table's changes a key means is known only when they are read.
+    at_most = "at most " if request.key else ""
     for name, count in counts.items():
-        typer.echo(f"  {name}  {count:,} changes")
+        typer.echo(f"  {name}  {at_most}{count:,} changes")
     if window.note:
         typer.echo(window.note)
     typer.echo("nothing was asked for")
