@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from tailrace.control.schema import migrate
+from tailrace.control.streams import reporting
 from tailrace.log.retention import put_reader_position
+from tailrace.postgres.session import Connection
 from tests.cli.project import Project
 from tests.server import Database
 
@@ -52,6 +55,42 @@ def test_slot_tables_log_and_streams(
         admin.execute("SELECT pg_drop_replication_slot('tailrace_test')")
     ended = project.run("status", "--json")
     assert (ended.code, ended.json["source"]["state"]) == (1, "missing")
+
+
+def test_a_stream_that_has_stopped_is_told_although_it_is_at_the_end_of_the_log(
+    project: Project, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    project.configure(database.dsn)
+    with database.connect() as admin:
+        admin.execute("CREATE TABLE good (id int PRIMARY KEY)")
+        with project.capturing():
+            admin.execute("INSERT INTO good VALUES (1)")
+            put_reader_position(project.store, "lake", project.await_captured(admin))
+            _declare_stopped(admin, "table public.good has no key")
+            ended = project.run("status", "--json")
+            (stream,) = ended.json["streams"]
+            assert (ended.code, stream["stopped"]) == (1, "table public.good has no key")
+            text = project.run("status").out
+            assert "stopped: table public.good has no key" in text
+            assert "has everything" not in text
+
+
+def _declare_stopped(admin: Connection, reason: str) -> None:
+    """As a pipeline does that cannot go on."""
+    names = {"source": "tailrace_test", "name": "lake", "reason": reason}
+    migrate(admin)
+    with reporting(admin):
+        admin.execute(
+            "INSERT INTO tailrace.streams (source, name, tables, sink)"
+            " VALUES (%(source)s, %(name)s, '{public.*}', '{\"type\": \"console\"}')",
+            names,
+        )
+        admin.execute(
+            "UPDATE tailrace.streams SET status = 'stopped', reason = %(reason)s"
+            " WHERE source = %(source)s AND name = %(name)s",
+            names,
+        )
 
 
 def test_the_log_is_shown_although_postgres_is_away(project: Project, database: Database) -> None:

@@ -129,11 +129,15 @@ def _streams(streams: tuple[StreamReport, ...]) -> Iterator[tuple[str, str, str]
             yield "stream", stream.name, "not begun"
         elif stream.error:
             yield "stream", stream.name, f"at {stream.position}: {stream.error}"
+        elif stream.stopped and not stream.lag_bytes:
+            yield "stream", stream.name, f"at {stream.position}"
         elif not stream.lag_bytes:
             yield "stream", stream.name, f"at {stream.position}, has everything"
         else:
             lag = f"{show_size(stream.lag_bytes)} and {show_duration(stream.lag_s or 0)} behind"
             yield "stream", stream.name, f"at {stream.position}, {lag}"
+        if stream.stopped:
+            yield "", "", f"stopped: {stream.stopped}"
         if stream.waiting:
             yield "", "", f"waiting for the base of {', '.join(stream.waiting)}"
         if stream.dead_letters:

@@ -111,6 +111,17 @@ def patterns_of_streams(conn: Connection, source: str) -> dict[str, tuple[str, .
     return {name: tuple(tables) for name, tables in conn.execute(query, (source,))}
 
 
+def stopped_streams(conn: Connection, source: str) -> dict[str, str]:
+    """By name, why each stream is not delivered that nobody has paused."""
+    if not has_streams(conn):
+        return {}
+    query = (
+        "SELECT name, coalesce(reason, '') FROM tailrace.streams"
+        " WHERE source = %s AND status = %s AND NOT paused"
+    )
+    return dict(conn.execute(query, (source, Status.STOPPED.value)).fetchall())
+
+
 @contextmanager
 def reporting(conn: Connection) -> Iterator[None]:
     """A transaction in which the pipeline writes what only it may write."""

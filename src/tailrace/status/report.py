@@ -18,6 +18,7 @@ from tailrace.capture.footing import is_drained
 from tailrace.capture.origin import Attachment, require_own
 from tailrace.control.captured import CapturedTable, captured_tables
 from tailrace.control.health import TableStat, read_stats
+from tailrace.control.streams import stopped_streams
 from tailrace.control.tracking import Mode
 from tailrace.errors import ConfigError, LogError, SourceError
 from tailrace.log import Reader, layout, read_genesis
@@ -63,6 +64,7 @@ class SourceReport:
     `safe_wal_bytes` is how much more may be written before the slot is lost; None without a limit.
     `modes` is what the control schema shows of each table; empty where there is none.
     `stale` are tables of which something was not streamed: they are whole again with a new base.
+    `stopped` are streams that nobody delivers, and why.
     """
 
     slot: str
@@ -78,6 +80,7 @@ class SourceReport:
     stale: tuple[LeftOut, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     bases_under_way: tuple[BaseUnderWay, ...] = ()
+    stopped: tuple[tuple[str, str], ...] = ()
     error: str = ""
 
 
@@ -103,9 +106,10 @@ class StreamReport:
 
     `lag_bytes` is the WAL between it and the log's end, `lag_s` the age of the oldest commit that
     it has not delivered. `waiting` are tables whose base is not complete yet: the others flow
-    meanwhile. `error` says why it cannot go on from where it is. `verified` is what came of the
-    last comparison of all its tables with the source. `dead_letters` is what its queue has refused
-    and what waits behind it, in `parked_keys` rows. One that is not `is_configured` any more still
+    meanwhile. `error` says why it cannot go on from where it is, `stopped` why nobody delivers it:
+    it may lack tables although it is at the log's end. `verified` is what came of the last
+    comparison of all its tables with the source. `dead_letters` is what its queue has refused and
+    what waits behind it, in `parked_keys` rows. One that is not `is_configured` any more still
     holds back retention, until it is removed.
     """
 
@@ -115,6 +119,7 @@ class StreamReport:
     lag_s: float | None = None
     waiting: tuple[str, ...] = ()
     error: str = ""
+    stopped: str = ""
     verified: Verified | None = None
     dead_letters: int = 0
     parked_keys: int = 0
@@ -134,7 +139,8 @@ class Report:
         """False if something needs a person."""
         is_captured = self.source.state in (State.NOT_BEGUN, State.STREAMING, State.DRAINING)
         is_well = (
-            not stream.error and (stream.verified is None or stream.verified.equal)
+            not (stream.error or stream.stopped)
+            and (stream.verified is None or stream.verified.equal)
             for stream in self.streams
             if stream.is_configured
         )
@@ -164,6 +170,7 @@ def gather(
         replace(
             _with_letters(_stream(name, positions.get(name), log, reader, now_s), reader.store),
             waiting=_matching(source.without_base, tables),
+            stopped=dict(source.stopped).get(name, ""),
             verified=last_result(reader.store, name),
         )
         for name, tables in streams.items()
@@ -201,6 +208,7 @@ def _source(
             position = wal_position(conn)
             is_led = leader_pid(conn, names.slot) is not None
             modes = tuple(read_stats(conn, names.slot))
+            stopped = stopped_streams(conn, names.slot)
     except psycopg.Error as error:
         return SourceReport(names.slot, State.UNKNOWN, error=str(source_error(error)))
     except (ConfigError, SourceError) as error:
@@ -217,6 +225,7 @@ def _source(
         modes=modes,
         without_base=_tables(captured, without=based),
         bases_under_way=under_way,
+        stopped=tuple(stopped.items()),
         stale=tuple(
             LeftOut(each.name, wanted[each.oid].reason) for each in captured if each.oid in wanted
         ),
