@@ -24,6 +24,7 @@ from tailrace.streams.query import read_options
 from tailrace.streams.record import StreamRecord
 from tailrace.streams.resume import resume
 from tailrace.streams.stream import Stream
+from tests.spark.made_log import Table
 
 STREAM = "lake"
 ALL_TABLES = ("public.*",)
@@ -146,3 +147,10 @@ def rows_of(sink: MemorySink, table: str = "public.orders") -> list[tuple[object
     """What the sink has of a table, by key, without the texts."""
     rows = sink.table(table).drop_columns(["_text"]).to_pylist()
     return sorted((tuple(row.values()) for row in rows), key=lambda row: repr(row[0]))
+
+
+def filled(table: Table, first: int = 1, rows: int = 10) -> Table:
+    """A table that had rows before the log knew of it."""
+    width = len(table.relation.columns)
+    table.by_key = {key: (key, f"old {key}", 1)[:width] for key in range(first, first + rows)}
+    return table

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tailrace.errors import LogFenced, SchemaError, SinkError, TailraceError, TargetLost
+from tailrace.errors import LogFenced, SchemaError, SinkError, TailraceError
 from tailrace.log import Base, layout
 from tailrace.log.bases import newest_bases
 from tailrace.log.retention import RetentionPolicy, reader_positions, retain
@@ -26,22 +26,14 @@ from tailrace.storage import MemoryStore
 from tailrace.streams.loading import base_rows
 from tailrace.streams.preparing import Stopped, load_due
 from tailrace.streams.record import StreamRecord
-from tailrace.streams.repair import Repair, give_repair
 from tests.log.faulty_store import Killed, dying
 from tests.spark.made_log import ITEMS, MadeLog, Row, Table
-from tests.streams.by_hand import STREAM, Run, WatchedSink, rows_of
+from tests.streams.by_hand import STREAM, Run, WatchedSink, filled, rows_of
 
 
 @pytest.fixture
 def log() -> MadeLog:
     return MadeLog(MemoryStore(), has_bases=False)
-
-
-def _filled(table: Table, first: int = 1, rows: int = 10) -> Table:
-    """A table that had rows before the log knew of it."""
-    width = len(table.relation.columns)
-    table.by_key = {key: (key, f"old {key}", 1)[:width] for key in range(first, first + rows)}
-    return table
 
 
 def _drop_base(log: MadeLog, base: Base) -> None:
@@ -50,7 +42,7 @@ def _drop_base(log: MadeLog, base: Base) -> None:
 
 
 def test_f017_base_and_the_changes_after_it_are_the_table(log: MadeLog) -> None:
-    table, sink = _filled(Table()), WatchedSink()
+    table, sink = filled(Table()), WatchedSink()
     log.insert(table, 20)
     log.commit(table, table.delete(3), table.update(4, 4, "before", None))
     base = log.base_of(table)
@@ -73,7 +65,7 @@ def test_f017_change_that_ends_at_the_position_of_the_base_is_in_it(log: MadeLog
 
 
 def test_table_without_a_base_waits_and_the_others_flow(log: MadeLog) -> None:
-    orders, items, sink = Table(), _filled(Table(ITEMS)), WatchedSink()
+    orders, items, sink = Table(), filled(Table(ITEMS)), WatchedSink()
     log.base_of(orders)
     log.insert(orders, 1)
     log.commit(items, items.delete(1))
@@ -127,7 +119,7 @@ def test_base_ahead_of_the_log_lets_what_it_holds_pass(log: MadeLog) -> None:
 
 
 def test_f022_newer_snapshot_is_a_new_generation_without_orphans(log: MadeLog) -> None:
-    table, sink = _filled(Table()), WatchedSink()
+    table, sink = filled(Table()), WatchedSink()
     log.base_of(table)
     log.insert(table, 20)
     Run(log.store, sink).to_end()
@@ -142,7 +134,7 @@ def test_f022_newer_snapshot_is_a_new_generation_without_orphans(log: MadeLog) -
 
 
 def test_base_folded_from_the_log_is_nothing_new_to_who_has_its_generation(log: MadeLog) -> None:
-    table, sink, new = _filled(Table()), WatchedSink(), WatchedSink()
+    table, sink, new = filled(Table()), WatchedSink(), WatchedSink()
     first = log.base_of(table)
     log.insert(table, 20)
     Run(log.store, sink).to_end()
@@ -155,7 +147,7 @@ def test_base_folded_from_the_log_is_nothing_new_to_who_has_its_generation(log: 
 
 
 def test_table_that_was_made_again_replaces_the_one_of_its_name(log: MadeLog) -> None:
-    old, sink = _filled(Table()), WatchedSink()
+    old, sink = filled(Table()), WatchedSink()
     log.base_of(old)
     log.insert(old, 20)
     Run(log.store, sink).to_end()
@@ -189,7 +181,7 @@ def test_renamed_table_waits_for_a_base_of_its_new_name(log: MadeLog) -> None:
 def test_load_begins_with_the_shape_of_the_base_and_goes_on_with_that_of_the_changes(
     log: MadeLog,
 ) -> None:
-    table, sink = _filled(Table()), WatchedSink()
+    table, sink = filled(Table()), WatchedSink()
     log.base_of(table)
     table.add_column("added")
     log.commit(table, table.insert(20, "x", 1, "new"))
@@ -197,67 +189,8 @@ def test_load_begins_with_the_shape_of_the_base_and_goes_on_with_that_of_the_cha
     assert rows_of(sink) == table.rows
 
 
-def test_f058_new_base_gets_a_stream_over_a_shape_that_its_sink_refuses(log: MadeLog) -> None:
-    table, other, sink = _filled(Table()), _filled(Table(ITEMS)), WatchedSink()
-    for each in (table, other):
-        log.base_of(each)
-    Run(log.store, sink).to_end()
-    key, second, *rest = table.relation.columns
-    columns = (key, replace(second, name="renamed"), *rest)
-    table.alter(replace(table.relation, columns=columns))
-    log.commit(table, table.insert(20, "x", 1))
-    log.commit(other, other.insert(20, "y"))
-    for _ in range(2):
-        with pytest.raises(SchemaError):
-            Run(log.store, sink).to_end()
-    log.base_of(table)
-    log.commit(table, table.insert(21, "z", 1))
-    assert Run(log.store, sink).to_end() == log.end
-    assert rows_of(sink) == table.rows
-    assert rows_of(sink, "public.items") == other.rows
-
-
-def test_new_base_gets_a_stream_over_a_target_that_was_taken_away(log: MadeLog) -> None:
-    """The number of the batch that was refused is taken: it comes before any load."""
-    table, other, sink = _filled(Table()), _filled(Table(ITEMS)), WatchedSink()
-    for each in (table, other):
-        log.base_of(each)
-    Run(log.store, sink).to_end()
-    sink.drop("public.orders")
-    log.commit(table, table.insert(20, "x", 1))
-    log.commit(other, other.insert(20, "y"))
-    for _ in range(2):
-        with pytest.raises(TargetLost):
-            Run(log.store, sink).to_end()
-    log.base_of(table)
-    log.commit(table, table.insert(21, "z", 1))
-    assert Run(log.store, sink).to_end() == log.end
-    assert rows_of(sink) == table.rows
-    assert rows_of(sink, "public.items") == other.rows
-
-
-def test_new_base_gets_a_stream_over_a_repair_of_a_target_that_was_taken_away(
-    log: MadeLog,
-) -> None:
-    table, sink = _filled(Table()), WatchedSink()
-    log.base_of(table)
-    log.commit(table, table.insert(20, "x", 1))
-    at = Run(log.store, sink).to_end()
-    sink.drop("public.orders")
-    record = StreamRecord(log.store, STREAM)
-    newest, rows = record.newest(), sink.given[-1].tables[0]
-    assert newest is not None
-    with pytest.raises(TargetLost):
-        give_repair(STREAM, sink, record, newest, Repair(rows, at))
-    with pytest.raises(TargetLost):
-        Run(log.store, sink)
-    log.base_of(table, position=Lsn(log.wal.end + 1))
-    Run(log.store, sink).to_end()
-    assert rows_of(sink) == table.rows
-
-
 def test_table_that_is_not_captured_any_more_does_not_hold_up_the_others(log: MadeLog) -> None:
-    table, other, sink = _filled(Table()), _filled(Table(ITEMS)), WatchedSink()
+    table, other, sink = filled(Table()), filled(Table(ITEMS)), WatchedSink()
     base, _ = [log.base_of(each) for each in (table, other)]
     Run(log.store, sink).to_end()
     delivered = rows_of(sink)
@@ -278,7 +211,7 @@ class _Life:
 
     def __init__(self) -> None:
         self.log = MadeLog(MemoryStore(), has_bases=False)
-        self.orders, self.items = _filled(Table()), _filled(Table(ITEMS))
+        self.orders, self.items = filled(Table()), filled(Table(ITEMS))
         self._keys = count(100)
 
     def change(self, table: Table) -> None:
@@ -355,7 +288,7 @@ class _DiesInLoad(WatchedSink):
 
 @pytest.mark.parametrize("is_applied", [True, False])
 def test_unfinished_load_comes_again_under_its_number(log: MadeLog, is_applied: bool) -> None:
-    table, sink = _filled(Table()), _DiesInLoad(is_applied=is_applied)
+    table, sink = filled(Table()), _DiesInLoad(is_applied=is_applied)
     log.base_of(table)
     with pytest.raises(Killed):
         Run(log.store, sink)
@@ -369,7 +302,7 @@ def test_unfinished_load_comes_again_under_its_number(log: MadeLog, is_applied: 
 def test_unfinished_load_of_a_base_that_is_gone_gives_way_to_the_newer(
     log: MadeLog, is_applied: bool
 ) -> None:
-    table, sink = _filled(Table()), _DiesInLoad(is_applied=is_applied)
+    table, sink = filled(Table()), _DiesInLoad(is_applied=is_applied)
     old = log.base_of(table)
     with pytest.raises(Killed):
         Run(log.store, sink)
@@ -381,42 +314,8 @@ def test_unfinished_load_of_a_base_that_is_gone_gives_way_to_the_newer(
     assert rows_of(sink) == table.rows
 
 
-class _Refuses(WatchedSink):
-    """Takes no load of one table, as an upsert of a table without a key."""
-
-    refused = "public.orders"
-
-    def load(self, load: Load, rows: Iterable[pa.Table]) -> None:
-        if load.relation.qualified == self.refused:
-            raise SchemaError("has no key")
-        super().load(load, rows)
-
-
-def test_load_that_is_refused_is_given_up_with_its_table(log: MadeLog) -> None:
-    table, other, sink = _filled(Table()), _filled(Table(ITEMS)), _Refuses()
-    log.base_of(table)
-    with pytest.raises(SchemaError):
-        Run(log.store, sink)
-    log.base_of(other)
-    Run(log.store, sink, patterns=["public.items"]).to_end()
-    assert rows_of(sink, "public.items") == other.rows
-
-
-def test_load_that_is_refused_gives_way_to_a_table_that_was_read_anew(log: MadeLog) -> None:
-    table, sink = _filled(Table()), _Refuses()
-    log.base_of(table)
-    with pytest.raises(SchemaError):
-        Run(log.store, sink)
-    log.insert(table, 20)
-    log.base_of(table)
-    sink.refused = ""
-    Run(log.store, sink).to_end()
-    assert [load.sequence for load in sink.loads] == [2]
-    assert rows_of(sink) == table.rows
-
-
 def test_base_that_vanishes_while_it_is_read_is_tried_again(log: MadeLog) -> None:
-    table = _filled(Table())
+    table = filled(Table())
     base = log.base_of(table)
     _drop_base(log, base)
     with pytest.raises(TailraceError, match="is gone") as caught:
@@ -428,7 +327,7 @@ def test_f093_base_that_is_folded_while_another_is_loaded_is_not_read_from_where
     log: MadeLog,
 ) -> None:
     """Retention keeps what follows the newest bases, and by then has dropped the rest."""
-    orders, items = _filled(Table()), _filled(Table(ITEMS))
+    orders, items = filled(Table()), filled(Table(ITEMS))
     log.base_of(orders)
     for key in range(20, 24):
         log.insert(orders, key)
@@ -451,7 +350,7 @@ def test_f093_base_that_is_folded_while_another_is_loaded_is_not_read_from_where
 
 def test_f093_base_that_is_folded_just_before_it_is_loaded_is_still_followed(log: MadeLog) -> None:
     """From the look at the newest bases on, retention must know of the stream."""
-    table = _filled(Table())
+    table = filled(Table())
     base = log.base_of(table)
     log.insert(table, 20)
     log.insert(table, 21)
@@ -472,7 +371,7 @@ def test_f093_base_that_is_folded_just_before_it_is_loaded_is_still_followed(log
 
 
 def test_rows_of_a_base_come_in_order_and_in_pieces(log: MadeLog) -> None:
-    table = _filled(Table(), rows=30)
+    table = filled(Table(), rows=30)
     base = log.base_of(table)
     pieces = list(base_rows(log.store, base, EVERYTHING))
     assert [len(piece) for piece in pieces] == [4, 4, 4, 4, 4, 4, 4, 2]
@@ -490,24 +389,24 @@ def test_two_pipelines_cannot_both_load(log: MadeLog) -> None:
                 Run(log.store, WatchedSink()).to_end()
             return {}
 
-    log.base_of(_filled(Table()))
+    log.base_of(filled(Table()))
     with pytest.raises(LogFenced, match="another pipeline"):
         Run(log.store, Beaten())
 
 
 def test_load_is_not_put_over_what_another_log_has_left(log: MadeLog) -> None:
-    table, sink = _filled(Table()), WatchedSink()
+    table, sink = filled(Table()), WatchedSink()
     log.base_of(table)
     Run(log.store, sink).to_end()
     other = MadeLog(MemoryStore(), has_bases=False)
-    other.base_of(_filled(Table(), first=100))
+    other.base_of(filled(Table(), first=100))
     with pytest.raises(SinkError, match="from another log"):
         Run(other.store, sink)
     assert rows_of(sink) == table.rows
 
 
 def test_load_that_is_told_to_stop_leaves_the_target_as_it_was(log: MadeLog) -> None:
-    table, sink = _filled(Table()), WatchedSink()
+    table, sink = filled(Table()), WatchedSink()
     log.base_of(table)
     run = Run(log.store, sink)
     before: list[Row] = rows_of(sink)
@@ -523,7 +422,7 @@ def test_load_that_is_told_to_stop_leaves_the_target_as_it_was(log: MadeLog) -> 
 
 
 def test_reset_takes_up_every_table_from_its_newest_base(log: MadeLog) -> None:
-    table, sink = _filled(Table()), WatchedSink()
+    table, sink = filled(Table()), WatchedSink()
     log.base_of(table)
     log.insert(table, 20)
     Run(log.store, sink).to_end()

@@ -23,7 +23,7 @@ from tailrace.verify.result import StreamResult, TableResult
 from tailrace.verify.stream import Subject, Verification
 from tests.capture.running import Running, is_published, settings, wait_caught_up
 from tests.server import Database
-from tests.streams.by_hand import STREAM, Run
+from tests.streams.by_hand import ALL_TABLES, STREAM, Run
 
 THINGS = "CREATE TABLE things (id bigint PRIMARY KEY, label text, ratio float8)"
 FILL = "INSERT INTO things SELECT i, 'label ' || i, i / 3.0 FROM generate_series(1, 500) AS i"
@@ -104,7 +104,7 @@ class Flow:
     def verify(
         self, *tables: str, repair: bool = False, watched: Watched | None = None
     ) -> StreamResult:
-        subject = Subject(STREAM, str(self.lake), tables, self.selection)
+        subject = Subject(STREAM, str(self.lake), tables, self.selection, ALL_TABLES)
         repairs = None
         if repair:
             record = StreamRecord(self.store, STREAM)

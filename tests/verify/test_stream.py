@@ -9,14 +9,17 @@ from random import Random
 import psycopg
 import pytest
 
+from tailrace.control.captured import captured_tables
 from tailrace.errors import ConfigError, LogError, SinkError, SourceError
 from tailrace.log.bases import newest_positions
+from tailrace.log.gone import note_gone
 from tailrace.log.wanted import wanted_bases
 from tailrace.spark.selection import Selection
 from tailrace.verify import standing
 from tests.bases.taking import take
+from tests.capture.running import NAMES, is_published
 from tests.server import Database, both_versions, older_version
-from tests.verify.flow import FILL, Flow, Watched, flowing
+from tests.verify.flow import FILL, THINGS, Flow, Watched, flowing
 
 
 def test_what_was_delivered_is_equal_and_told(database: Database, tmp_path: Path) -> None:
@@ -67,7 +70,8 @@ def test_f022_f061_a_table_that_is_read_anew_leaves_no_row_of_before_in_the_lake
             "DELETE FROM things WHERE id > 400",
         )
         flow.capture.wait_until(lambda: wanted_bases(flow.store, newest_positions(flow.store)))
-        take(database.dsn, flow.store)
+        # The mark is put just before the table is published again, and until then it is not read.
+        flow.capture.wait_until(lambda: take(database.dsn, flow.store))
         flow.deliver("INSERT INTO things VALUES (401, 'later')")
         result = flow.table()
         assert (result.equal, result.source_rows, result.lake_rows) == (True, 401, 401), result
@@ -220,6 +224,30 @@ def test_differences_are_told_by_range_and_key_whatever_the_key_is(
         for each, found in zip(result.differences, result.ranges, strict=True):
             day = each.key["b"] or ""
             assert (found.low or "") <= day < (found.high or "~")
+
+
+def test_a_table_that_the_stream_lacks_is_told_and_one_that_is_gone_is_not(
+    database: Database, tmp_path: Path
+) -> None:
+    others = [f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in ("late", "dropped")]
+    with flowing(database, tmp_path, THINGS, others[1]) as flow:
+        flow.deliver(FILL)
+        flow.execute(others[0], "DROP TABLE dropped")
+        with database.connect() as connection:
+            flow.capture.wait_until(lambda: is_published(connection, "late"))
+        flow.catch_up()
+        dropped = newest_positions(flow.store).keys() - _captured(flow)
+        note_gone(flow.store, dropped)
+        found = {each.table: (each.equal, each.problem) for each in flow.verify().tables}
+        lacks = (False, "the stream does not have it")
+        assert found == {"public.things": (True, ""), "public.late": lacks}
+        flow.deliver()
+        assert flow.verify().equal
+
+
+def _captured(flow: Flow) -> set[int]:
+    with flow.database.connect() as connection:
+        return {each.oid for each in captured_tables(connection, NAMES)}
 
 
 @older_version

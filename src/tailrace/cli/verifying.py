@@ -44,7 +44,7 @@ def run_verification(
 ) -> StreamResult:
     """Compare the tables of a stream; raises TailraceError. A repair uses `session`, if given."""
     chosen = Selection.of(columns=section.columns, where=section.where, key=section.key)
-    subject = Subject(name, sink.path, tables, chosen)
+    subject = Subject(name, sink.path, tables, chosen, section.tables)
     if not repair:
         return Verification(dsn, store, subject, watcher).run()
     opened = sink_for_repairs(sink, session)

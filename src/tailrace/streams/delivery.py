@@ -17,6 +17,7 @@ from tailrace.failpoint import failpoint
 from tailrace.log import Base
 from tailrace.model import Lsn, Offset, Relation
 from tailrace.sinks import Batch, Load, Sink
+from tailrace.sinks.sink import Holds
 from tailrace.spark.packing import Unpacked, unpack
 from tailrace.spark.selection import EVERYTHING, Selection
 from tailrace.streams.batch_record import BatchRecord
@@ -99,6 +100,14 @@ class Delivery:
             batch_count=self.delivered.batch_count + 1,
             change_count=count,
         )
+
+    def can_take(self, relation: Relation) -> bool:
+        """Whether the sink could tell the table's rows apart. One of which it could not is left
+        out of the stream, and all others flow.
+        """
+        needs_key = self._sink.holds in (Holds.ROWS, Holds.VERSIONS)
+        has_key = bool(relation.key) and not relation.is_keyless
+        return has_key or not needs_key or self._selection.key is not None
 
     def need(self, base: Base) -> None:
         """Let retention keep whatever follows a base, also if the stream was past it."""

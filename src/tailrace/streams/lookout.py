@@ -5,10 +5,11 @@ or it still has a table that it is not asked for any more.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tailrace.errors import StoreError
 from tailrace.log.bases import newest_bases, newest_positions
+from tailrace.model import Relation
 from tailrace.storage import Store
 from tailrace.streams.taken import TakenTables, due_loads, matching
 
@@ -18,9 +19,12 @@ logger = logging.getLogger(__name__)
 class Lookout:
     """Remembers the bases that it has seen: while there are no others, a listing tells all."""
 
-    def __init__(self, store: Store, patterns: Sequence[str]) -> None:
+    def __init__(
+        self, store: Store, patterns: Sequence[str], can_take: Callable[[Relation], bool]
+    ) -> None:
         self._store = store
         self._patterns = patterns
+        self._can_take = can_take
         self._seen = newest_positions(store)
 
     def finds_others(self, tables: TakenTables) -> bool:
@@ -33,7 +37,8 @@ class Lookout:
             seen = newest_positions(self._store)
             if seen == self._seen:
                 return False
-            is_due = bool(due_loads(newest_bases(self._store), tables, self._patterns))
+            bases = newest_bases(self._store)
+            is_due = bool(due_loads(bases, tables, self._patterns, self._can_take))
         except StoreError as error:
             if not error.retry:
                 raise

@@ -19,7 +19,7 @@ from tailrace.storage import ObjectMissing, Store
 from tailrace.streams.batch_record import BatchRecord
 from tailrace.streams.delivery import Delivery
 from tailrace.streams.loading import base_rows
-from tailrace.streams.taken import due_loads, matching
+from tailrace.streams.taken import Taken, due_loads, matching
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ def load_due(
     stop: threading.Event,
 ) -> None:
     """Load what is due; raises Stopped between two pieces of a base once told to stop."""
+    _tell_left_out(delivery, store, patterns)
     if unfinished is not None:
         if unfinished.repair:
             delivery.repair(unfinished)
@@ -46,7 +47,7 @@ def load_due(
         else:
             _load_again(delivery, store, patterns, selection, unfinished, stop)
     # Again afterwards: while bases were loaded, newer ones may have been completed.
-    while due := due_loads(newest_bases(store), delivery.tables, patterns):
+    while due := due_loads(newest_bases(store), delivery.tables, patterns, delivery.can_take):
         for base in due:
             # Before the look: from then on what follows the base is kept, for it or for us.
             delivery.need(base)
@@ -54,6 +55,13 @@ def load_due(
                 # Outdone while another was loaded: the log may not have what follows it any more.
                 break
             _load(delivery, store, base, selection, stop)
+
+
+def _tell_left_out(delivery: Delivery, store: Store, patterns: Sequence[str]) -> None:
+    bases = newest_bases(store)
+    for table in matching(tuple(map(Taken.from_base, bases.values())), patterns):
+        if not delivery.can_take(bases[table.oid].relation):
+            logger.warning("table left out of the stream table=%s reason=no key", table.qualified)
 
 
 def _load_again(
@@ -71,7 +79,8 @@ def _load_again(
     table = unfinished.load
     newest = newest_bases(store).get(table.oid)
     is_outdone = newest is not None and newest.generation > table.generation
-    if is_outdone or not matching((table,), patterns):
+    is_left_out = newest is not None and not delivery.can_take(newest.relation)
+    if is_outdone or is_left_out or not matching((table,), patterns):
         delivery.abandon(unfinished)
         return
     try:

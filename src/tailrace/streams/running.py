@@ -158,7 +158,6 @@ class RunningStream:
         if self._fence is not None:
             # The sink has looked up who delivers the stream: that must have been us.
             self._fence.check()
-        self._lookout = Lookout(store, patterns)
         self._delivery = delivery = Delivery(
             stream.name,
             self._sink,
@@ -169,6 +168,7 @@ class RunningStream:
             bases=partial(newest_bases, store),
             turn=self._turn,
         )
+        self._lookout = Lookout(store, patterns, delivery.can_take)
         self._tallying.begin(delivery, self._sink)
         load_due(delivery, store, patterns, selection, unfinished=at.unfinished, stop=stop)
 

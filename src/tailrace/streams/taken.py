@@ -7,12 +7,12 @@ the stream has reached is caught up by itself, or waited for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from tailrace.log import Base
-from tailrace.model import Lsn, Offset
+from tailrace.model import Lsn, Offset, Relation
 from tailrace.postgres.pattern import TablePattern
 
 
@@ -79,9 +79,14 @@ def matching(tables: TakenTables, patterns: Sequence[str]) -> TakenTables:
 
 
 def due_loads(
-    bases: Mapping[int, Base], tables: TakenTables, patterns: Sequence[str]
+    bases: Mapping[int, Base],
+    tables: TakenTables,
+    patterns: Sequence[str],
+    can_take: Callable[[Relation], bool],
 ) -> list[Base]:
-    """The bases to load: of tables that are new to the stream or were read from Postgres anew."""
+    """The bases to load: of tables that are new to the stream or were read from Postgres anew, and
+    that it can take at all.
+    """
     taken = {(table.oid, table.qualified): table.generation for table in tables}
     asked = matching(tuple(map(Taken.from_base, bases.values())), patterns)
     newest: dict[str, Taken] = {}
@@ -92,4 +97,5 @@ def due_loads(
         bases[table.oid]
         for name, table in sorted(newest.items())
         if table.generation > taken.get((table.oid, name), Lsn(0))
+        and can_take(bases[table.oid].relation)
     ]

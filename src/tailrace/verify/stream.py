@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -21,6 +21,8 @@ import psycopg
 from tailrace.capture.lent_snapshot import snapshot_holder
 from tailrace.errors import ConfigError, LogError, SourceError, TailraceError
 from tailrace.log import Reader
+from tailrace.log.bases import newest_bases
+from tailrace.log.gone import gone_tables
 from tailrace.model import Lsn, Offset
 from tailrace.postgres.pattern import TablePattern
 from tailrace.postgres.session import Connection, connect, source_error
@@ -29,7 +31,7 @@ from tailrace.postgres.table_shape import TableShape, read_shape
 from tailrace.sinks.place import escape
 from tailrace.spark.selection import EVERYTHING, Selection
 from tailrace.storage import Store
-from tailrace.streams.taken import Taken, TakenTables
+from tailrace.streams.taken import Taken, TakenTables, matching
 from tailrace.verify.changes import changes_between
 from tailrace.verify.compare import Comparison, differing_rows
 from tailrace.verify.delta import DeltaRows
@@ -52,12 +54,15 @@ _PATIENCE_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A stream to verify: its lake, and which of its tables; no names mean all."""
+    """A stream to verify: its lake, and which of its tables; no names mean all. `patterns` say what
+    it is to have: a table that it lacks is told, too.
+    """
 
     stream: str
     lake: str
     tables: Sequence[str] = ()
     selection: Selection = EVERYTHING
+    patterns: Sequence[str] = ()
 
 
 class Watcher(Protocol):
@@ -125,6 +130,8 @@ class Verification:
             left = tuple(table for table in left if not results[table.qualified].equal)
             if not left:
                 break
+        if not self._subject.tables:
+            results |= self._lacking(results, position)
         ordered = tuple(
             replace(results[name], repaired_rows=repaired[name]) for name in sorted(results)
         )
@@ -164,18 +171,34 @@ class Verification:
                 retry=True,
             )
         if not self._subject.tables:
-            return taken
+            # The target of a table that is not captured any more stays as it was.
+            gone = gone_tables(self._store)
+            return tuple(table for table in taken if table.oid not in gone)
         found: list[Taken] = []
         for text in self._subject.tables:
             pattern = TablePattern.parse(text)
-            matching = [table for table in taken if pattern.matches(table.schema, table.name)]
-            if not matching:
+            meant = [table for table in taken if pattern.matches(table.schema, table.name)]
+            if not meant:
                 names = ", ".join(table.qualified for table in taken) or "none yet"
                 raise ConfigError(
                     f"stream {self._subject.stream} delivers no table {text}", hint=names
                 )
-            found += [table for table in matching if table not in found]
+            found += [table for table in meant if table not in found]
         return tuple(found)
+
+    def _lacking(self, had: Container[str], position: Lsn) -> dict[str, TableResult]:
+        """The tables that are captured, and that the stream is to have by now and does not."""
+        gone, bases = gone_tables(self._store), newest_bases(self._store)
+        captured = tuple(
+            Taken.from_base(base)
+            for oid, base in bases.items()
+            if oid not in gone and base.generation <= position
+        )
+        return {
+            table.qualified: _not_compared(table.qualified, "the stream does not have it")
+            for table in matching(captured, self._subject.patterns)
+            if table.qualified not in had
+        }
 
 
 @dataclass(frozen=True, slots=True)
