@@ -269,9 +269,10 @@ def test_f014_a_stream_that_waits_or_fell_off_the_log_is_told_in_the_table_when_
         down = SinkError("the sink is down", hint="wait", retry=True)
         with conn.transaction():
             conn.execute("SELECT FROM tailrace.streams FOR UPDATE")
-            place.state, place.tally = replace(state, error=down), Tally(3, 15)
+            place.state, place.tally = replace(state, error=down), Tally(3, 15, replayed_count=4)
             time.sleep(0.1)
         wait_until(lambda: row() == (Status.FAILOVER, "the sink is down (wait)", "0/2000", 15))
+        assert read_streams(conn, SOURCE)[0].state["replayed_count"] == 4
         gone = OffsetOutOfRange("the log begins later")
         place.state = replace(state, error=gone, is_stopped=True)
         wait_until(lambda: row()[:2] == (Status.STOPPED, "the log begins later"))

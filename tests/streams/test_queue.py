@@ -78,8 +78,8 @@ def ask_redrive(store: Store) -> None:
 
 
 def failures(step: str) -> int:
-    """Of a message. While others are on their way nobody waits for it alone, so it fails long enough
-    to be the last one where that is to be met.
+    """Of a message. While others are on their way nobody waits for it alone, so where that is to be
+    met it fails long enough to be the last one.
     """
     return 6 if step == "queue.before_retry" else 2
 

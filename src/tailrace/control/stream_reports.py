@@ -19,8 +19,8 @@ from tailrace.postgres.slot import read_slot
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What was delivered in how much time, how often that failed, and how many messages a queue was
-    sent once more, since some moment.
+    """What was delivered in how much time, how often that failed, how many messages a queue was
+    sent once more, and how many changes were replayed, since some moment.
     """
 
     batch_count: int = 0
@@ -28,6 +28,7 @@ class Tally:
     failure_count: int = 0
     retry_count: int = 0
     batch_us: int = 0
+    replayed_count: int = 0
 
     def plus(self, more: Tally) -> Tally:
         """Both together."""
@@ -72,6 +73,7 @@ UPDATE tailrace.streams AS s
        batch_count = s.batch_count + %(batch_count)s,
        change_count = s.change_count + %(change_count)s,
        failure_count = s.failure_count + %(failure_count)s,
+       replayed_count = s.replayed_count + %(replayed_count)s,
        reported_at = clock_timestamp()
   FROM (SELECT source, name FROM tailrace.streams
          WHERE source = %(source)s AND name = %(name)s AND NOT paused

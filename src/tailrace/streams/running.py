@@ -107,7 +107,7 @@ class RunningStream:
     @property
     def tally(self) -> Tally:
         """What was delivered, and what has failed, since the beginning."""
-        return self._tallying.tally
+        return self._tallying.tally.plus(Tally(replayed_count=self._replays.replayed_count))
 
     def step(self, now: float) -> None:
         """Prepare, start the query, notice its end, or wait: whatever is due."""

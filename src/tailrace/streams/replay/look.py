@@ -41,6 +41,8 @@ class ReplayLookout:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._look_at = 0.0
+        self.replayed_count = 0
+        """How many changes the replays that are over have delivered again."""
 
     @property
     def is_at_work(self) -> bool:
@@ -128,6 +130,7 @@ class ReplayLookout:
 
     def _finish(self, request: Request, outcome: Outcome, fence: Fence) -> None:
         self._replays.finish(request, outcome, fence)
+        self.replayed_count += outcome.change_count
         logger.info(
             "replay over stream=%s id=%s state=%s changes=%d note=%s",
             *(self._stream, request.id, outcome.state, outcome.change_count, outcome.note),
