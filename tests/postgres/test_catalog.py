@@ -107,7 +107,7 @@ def test_relations_are_described_by_key_columns_and_type_names(
     t, keyless = _only(capture, "app.t").oid, _only(capture, "app.keyless").oid
     described = describe_relations(capture, [t, keyless, 4_294_967_295])
     assert set(described) == {t, keyless}
-    assert described[keyless] == RelationCatalog(key=(), columns=("a",), type_names=())
+    assert described[keyless] == RelationCatalog((), False, columns=("a",), type_names=())
     assert described[t].key == ("id",)
     assert described[t].columns == ("feels", "many", "id", "name")
     names = [known.name for known in described[t].type_names]

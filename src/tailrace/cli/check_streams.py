@@ -48,7 +48,7 @@ def _partial(name: str, mode: str, tables: Iterable[TableInfo]) -> Iterator[Find
 
 def _keyless(name: str, mode: str, tables: Iterable[TableInfo]) -> Iterator[Finding]:
     """Of rows that only their whole identifies, equal ones would become one."""
-    taken = [each for each in tables if each.has_usable_identity and not each.row_key]
+    taken = [each for each in tables if each.is_keyless]
     if taken:
         listed = ", ".join(each.qualified for each in taken)
         message = f"mode {mode} needs a key, and equal rows cannot be told apart of {listed}"

@@ -50,9 +50,9 @@ class Relation:
 
     `key` names the columns that identify a row: the primary key where the catalog knows it, else
     the replica identity's columns; empty if the table has neither. `is_keyless` if the catalog
-    knows none and old rows come whole: then `key` is all of the columns, and equal rows cannot be
-    told apart. `type_names` describes the types of columns that are not built in, as far as they
-    are known.
+    knows none at all and old rows come whole: then `key` is all of the columns, and equal rows
+    cannot be told apart. `type_names` describes the types of columns that are not built in, as far
+    as they are known.
     """
 
     oid: int

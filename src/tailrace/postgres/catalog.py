@@ -86,6 +86,13 @@ class TableInfo:
         return self.key if is_sent and self.is_key_usable else self.identity_columns
 
     @property
+    def is_keyless(self) -> bool:
+        """True if only the whole of a row identifies it, and nothing keeps two rows from being
+        equal. With a deferrable key they never are, once their transaction has ended.
+        """
+        return self.identity is ReplicaIdentity.FULL and not self.key
+
+    @property
     def is_readable(self) -> bool:
         """True if this session may read its rows."""
         return self.is_in_reach and self.is_selectable
@@ -106,6 +113,7 @@ class RelationCatalog:
     """
 
     key: tuple[str, ...]
+    is_keyless: bool
     columns: tuple[str, ...]
     type_names: tuple[NamedType, ...]
 
@@ -236,6 +244,7 @@ def describe_relations(conn: Connection, oids: Sequence[int]) -> dict[int, Relat
     return {
         table.oid: RelationCatalog(
             key=table.row_key,
+            is_keyless=table.is_keyless,
             columns=tuple(c for c in table.columns if c not in table.generated),
             type_names=tuple(types[oid] for oid in used.get(table.oid, ()) if oid in types),
         )

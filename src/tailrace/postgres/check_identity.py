@@ -30,11 +30,14 @@ def identity_findings(table: TableInfo, version_num: int) -> Iterator[Finding]:
             _identity_fix(table),
         )
     elif not table.row_key:
-        found = "a deferrable key" if table.key else "no key"
+        found, harm = (
+            ("a deferrable key", "none of which may be null where rows are upserted")
+            if table.key
+            else ("no key", "and equal ones cannot be told apart: it is left out of upserts")
+        )
         yield warning(
             table.qualified,
-            f"has {found}, only replica identity full: a row is known by all of its columns, and "
-            "equal ones cannot be told apart, so it can be appended but not upserted",
+            f"has {found}, only replica identity full: a row is known by all its columns, {harm}",
             _identity_fix(table),
         )
     if table.generated:

@@ -34,7 +34,8 @@ def _described(
     if catalog is None:
         return relation
     if not catalog.key:
-        return replace(relation, is_keyless=relation.identity is ReplicaIdentity.FULL)
+        is_whole = relation.identity is ReplicaIdentity.FULL
+        return replace(relation, is_keyless=is_whole and catalog.is_keyless)
     # A frame flags what old rows come with: by another key they could not be found. If they come
     # whole, it does not say the key, so that of now has to do, even if columns have changed since.
     is_sent = {*catalog.key} <= {each.name for each in relation.columns if each.in_identity}

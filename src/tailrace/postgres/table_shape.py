@@ -92,7 +92,7 @@ def read_shape(conn: Connection, oid: int) -> TableShape | None:
         columns=columns,
         key=key or _flagged(columns),
         type_names=catalog.type_names if catalog else (),
-        is_keyless=is_full and not key,
+        is_keyless=table.is_keyless,
     )
     leaves = tuple(Leaf(*row) for row in conn.execute(_LEAVES, (oid,)))
     return TableShape(relation, tuple(attnum for *_, attnum in rows), leaves)
