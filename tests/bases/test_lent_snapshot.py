@@ -100,12 +100,13 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]
     monkeypatch.setattr("tailrace.capture.drains.answering.LEND_S", 0.1)
 
     def plan(event: Callable[[], object]) -> None:
-        events, read = [event], drain.rows_outstanding
+        events = [event]
+        read: Callable[..., object] = drain.rows_outstanding
 
         def reading(*arguments: object) -> object:
             if events:
                 events.pop()()
-            return read(*arguments)  # type: ignore[arg-type]
+            return read(*arguments)
 
         monkeypatch.setattr(drain, "rows_outstanding", reading)
 
