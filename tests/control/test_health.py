@@ -8,9 +8,11 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from tailrace.control import schema
 from tailrace.control.health import check_health, read_stats
+from tailrace.control.schema import migrate
 from tailrace.control.tracking import ALERT_CHANNEL, Mode, set_error, set_mode, track
-from tailrace.postgres.buffer import row_trigger
+from tailrace.postgres.buffer import row_trigger, truncate_trigger
 from tailrace.postgres.catalog import TableInfo
 from tailrace.postgres.lock_session import LockSession
 from tailrace.postgres.quote import identifier, statement
@@ -73,6 +75,33 @@ def test_f078_triggers_disabled_or_dropped_behind_our_back_are_found(
     assert _reason(controlled) == f"trigger {name} on app.t is missing"
     app.execute("DROP TABLE t")
     assert _reason(controlled) == "the table is gone"
+    leader.close()
+
+
+def test_triggers_of_an_earlier_version_go_on_under_their_names(
+    capture: Connection, app: Connection, leader: LockSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = schema._migrations()
+    with monkeypatch.context() as earlier:
+        earlier.setattr(schema, "_migrations", lambda: known[:6])
+        migrate(capture)
+    app.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    table = table_of(capture, "app.t")
+    install_triggers(capture, table, lock_timeout_ms=1000)
+    track(capture, table, source=SOURCE, mode=Mode.TRIGGER)
+    for made, name in (
+        (row_trigger, "tailrace_capture_row"),
+        (truncate_trigger, "tailrace_capture_truncate"),
+    ):
+        names = (identifier(made(table.oid)), identifier(name))
+        app.execute(statement("ALTER TRIGGER {} ON t RENAME TO {}", *names))
+    assert _reason(capture) == ""
+    migrate(capture)
+    assert _reason(capture) == ""
+    install_triggers(capture, table, lock_timeout_ms=1000)
+    app.execute("INSERT INTO t VALUES (1)")
+    (stat,) = read_stats(capture, SOURCE)
+    assert stat.buffered_rows == 1
     leader.close()
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tailrace.control.schema import migrate
 from tailrace.errors import SourceError
-from tailrace.postgres.buffer import row_trigger
+from tailrace.postgres.buffer import row_trigger, truncate_trigger
 from tailrace.postgres.catalog import TableInfo
 from tailrace.postgres.quote import identifier, statement
 from tailrace.postgres.session import Connection, connect
@@ -164,6 +164,34 @@ def test_f078_triggers_disabled_or_dropped_by_hand_are_found(
     problem, _ = trigger_problems(owner, table.oid)
     assert problem == f"trigger tailrace_capture_row_{table.oid} on app.t is missing"
     _install(owner, "app.t")
+
+
+def test_a_trigger_under_another_name_is_the_same_trigger(
+    owner: Connection, app: Connection
+) -> None:
+    app.execute("CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    app.execute("CREATE TABLE low PARTITION OF t FOR VALUES FROM (0) TO (10)")
+    table = _install(owner, "app.t")
+    for made, name in ((row_trigger, "by_row"), (truncate_trigger, "by_truncate")):
+        names = (identifier(made(table.oid)), identifier(name))
+        app.execute(statement("ALTER TRIGGER {} ON t RENAME TO {}", *names))
+    assert trigger_problems(owner, table.oid) == []
+    _install(owner, "app.t")
+    app.execute("INSERT INTO t VALUES (1)")
+    app.execute("TRUNCATE t")
+    assert changes(owner, table.oid) == [("I", {"id": "1"}, None), ("T", None, None)]
+    with owner.transaction():
+        lock_table(owner, table)
+        switch_triggers(owner, table, enabled=False)
+    assert trigger_problems(owner, table.oid) == [
+        "trigger by_row on app.low is disabled",
+        "trigger by_row on app.t is disabled",
+        "trigger by_truncate on app.t is disabled",
+    ]
+    app.execute("INSERT INTO t VALUES (2)")
+    assert len(changes(owner, table.oid)) == 2
+    drop_triggers(owner, table, lock_timeout_ms=WAIT_MS)
+    assert not has_triggers(owner, table.oid)
 
 
 def test_f078_one_partition_without_its_trigger_is_found(

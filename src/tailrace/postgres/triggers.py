@@ -31,6 +31,9 @@ _MAKE_ROW: Final = (
 _MAKE_TRUNCATE: Final = (
     "CREATE TRIGGER {} AFTER TRUNCATE ON {} FOR EACH STATEMENT EXECUTE FUNCTION {}()"
 )
+_FIRED_BY_ROWS: Final = 29
+_FIRED_BY_TRUNCATE: Final = 32
+"""In pg_trigger: bit 1 for each row, 4 insert, 8 delete, 16 update, 32 truncate."""
 
 
 def install_triggers(conn: Connection, table: TableInfo, *, lock_timeout_ms: int) -> int:
@@ -41,8 +44,12 @@ def install_triggers(conn: Connection, table: TableInfo, *, lock_timeout_ms: int
         lock_table(conn, table)
         shape = _sync(conn, table)
         failpoint("triggers.after_buffer")
-        for name, query in zip(_names(table.oid), (_MAKE_ROW, _MAKE_TRUNCATE), strict=True):
-            if not _has_trigger(conn, table, name):
+        there = {fired_by for fired_by, _ in _triggers(conn, table.oid)}
+        for fired_by, name, query in (
+            (_FIRED_BY_ROWS, row_trigger(table.oid), _MAKE_ROW),
+            (_FIRED_BY_TRUNCATE, truncate_trigger(table.oid), _MAKE_TRUNCATE),
+        ):
+            if fired_by not in there:
                 names = (identifier(name), _name(table), capture_function(table.oid))
                 conn.execute(statement(query, *names))
         switch_triggers(conn, table, enabled=True)
@@ -76,20 +83,19 @@ def switch_triggers(conn: Connection, table: TableInfo, *, enabled: bool) -> Non
     Part of a transaction that has locked the table: it is this that makes the switch exact.
     """
     how = "ENABLE ALWAYS" if enabled else "DISABLE"
-    for name in _names(table.oid):
+    for _, name in _triggers(conn, table.oid):
         names = (_name(table), identifier(name))
         conn.execute(statement("ALTER TABLE {} " + how + " TRIGGER {}", *names))
 
 
 def drop_triggers(conn: Connection, table: TableInfo, *, lock_timeout_ms: int) -> None:
     """Drop both triggers if they are there; nothing else is locked meanwhile."""
-    for name in _names(table.oid):
-        if _has_trigger(conn, table, name):
-            with _locking(conn, table, lock_timeout_ms):
-                conn.execute(
-                    statement("DROP TRIGGER IF EXISTS {} ON {}", identifier(name), _name(table))
-                )
-            failpoint("triggers.after_drop")
+    for _, name in _triggers(conn, table.oid):
+        with _locking(conn, table, lock_timeout_ms):
+            conn.execute(
+                statement("DROP TRIGGER IF EXISTS {} ON {}", identifier(name), _name(table))
+            )
+        failpoint("triggers.after_drop")
 
 
 def drop_buffer(conn: Connection, table_oid: int, *, lock_timeout_ms: int) -> None:
@@ -121,12 +127,17 @@ def trigger_problems(conn: Connection, table_oid: int) -> list[str]:
 
 def has_triggers(conn: Connection, table_oid: int) -> bool:
     """Whether the table itself has any trigger of ours, enabled or not."""
-    query = "SELECT FROM pg_trigger WHERE tgrelid = %s AND tgname = ANY (%s)"
-    return conn.execute(query, (table_oid, list(_names(table_oid)))).fetchone() is not None
+    return bool(_triggers(conn, table_oid))
 
 
-def _names(table_oid: int) -> tuple[str, str]:
-    return row_trigger(table_oid), truncate_trigger(table_oid)
+def _triggers(conn: Connection, table_oid: int) -> list[tuple[int, str]]:
+    """What fires the table's own triggers that call our function, and their names: whoever renames
+    one does not switch it off.
+    """
+    query = """SELECT tgtype, tgname FROM pg_trigger
+                WHERE tgrelid = %s AND tgfoid = to_regprocedure(%s) ORDER BY tgtype"""
+    function = capture_function(table_oid).as_string(conn) + "()"
+    return conn.execute(query, (table_oid, function)).fetchall()
 
 
 def _sync(conn: Connection, table: TableInfo) -> int:
@@ -135,11 +146,6 @@ def _sync(conn: Connection, table: TableInfo) -> int:
     if row[0] is None:
         raise SourceError(f"{table.qualified} is gone", retry=True)
     return int(row[0])
-
-
-def _has_trigger(conn: Connection, table: TableInfo, name: str) -> bool:
-    query = "SELECT FROM pg_trigger WHERE tgrelid = %s AND tgname = %s"
-    return conn.execute(query, (table.oid, name)).fetchone() is not None
 
 
 @contextmanager

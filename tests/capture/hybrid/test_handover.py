@@ -188,6 +188,32 @@ def test_f078_triggers_switched_off_by_hand_are_put_back_and_a_base_is_asked_for
         capture.wait_until(lambda: alerts(source) == [])
 
 
+def test_f078_triggers_switched_off_just_before_the_barrier_hold_it_up(
+    database: Database,
+    source: psycopg.Connection,
+    store: FileStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[str] = []
+
+    def switch_off(name: str) -> None:
+        if name == "handover.before_barrier" and not done:
+            done.append(name)
+            with database.connect() as other:
+                other.execute("ALTER TABLE t DISABLE TRIGGER ALL")
+                other.execute("INSERT INTO t VALUES (1, 'unseen')")
+
+    by_trigger = settings(database.dsn, hybrid=hybrid("auto", tables={"public.t": "trigger"}))
+    with Running(by_trigger, store) as capture:
+        capture.wait_for_stream()
+    monkeypatch.setattr("tailrace.capture.hybrid.handover.failpoint", switch_off)
+    with Running(settings(database.dsn, hybrid=hybrid("auto")), store) as capture:
+        capture.wait_until(lambda: modes(source) == {"t": "WAL"})
+        assert done
+        (wanted,) = wanted_bases(store, newest_positions(store)).values()
+        assert "is disabled" in wanted.reason
+
+
 def test_f078_whoever_dies_after_triggers_were_put_back_has_asked_for_a_base(
     database: Database,
     source: psycopg.Connection,

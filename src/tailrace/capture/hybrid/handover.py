@@ -124,12 +124,15 @@ class Handover:
 
     def _stay(self, conn: Connection, table: TableInfo, *, error: str | None) -> None:
         """With the triggers: nothing has been switched off, which is made sure of first."""
-        problems = trigger_problems(conn, table.oid)
-        if problems:
-            raise SourceError(f"{table.qualified} cannot stay with its triggers: {problems[0]}")
+        self._must_be_in_force(conn, table, "stay with its triggers")
         self._end_shadow(table.oid)
         self._set_mode(conn, table, Mode.TRIGGER, error=error)
         failpoint("handover.after_fall_back")
+
+    def _must_be_in_force(self, conn: Connection, table: TableInfo, what: str) -> None:
+        problems = trigger_problems(conn, table.oid)
+        if problems:
+            raise SourceError(f"{table.qualified} cannot {what}: {problems[0]}")
 
     def go_back(self, conn: Connection, table: TableInfo, rules: TableRules, roll: Roll) -> None:
         """From the WAL to triggers, by the same barrier in the other direction; because the
@@ -183,6 +186,8 @@ class Handover:
         conn = barrier.conn
         failpoint("handover.before_barrier")
         with barrier.locked(table):
+            # Whoever switched them off has left a gap, which nobody would see behind the barrier.
+            self._must_be_in_force(conn, table, "be handed over")
             barrier.publish(roll.publication, table)
             switch_triggers(conn, table, enabled=False)
             self._set_mode(conn, table, Mode.WAL, publication=roll.publication)

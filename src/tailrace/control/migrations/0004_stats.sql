@@ -43,8 +43,7 @@ SELECT format('trigger %s on %s.%s is %s', wanted.name, n.nspname, c.relname,
   FROM tree
   JOIN pg_class AS c ON c.oid = tree.oid
   JOIN pg_namespace AS n ON n.oid = c.relnamespace
- CROSS JOIN (VALUES (format('tailrace_capture_row_%s', tracked), true),
-                    (format('tailrace_capture_truncate_%s', tracked), false))
+ CROSS JOIN (VALUES ('tailrace_capture_row', true), ('tailrace_capture_truncate', false))
          AS wanted (name, is_cloned)
   LEFT JOIN pg_trigger AS t
          ON t.tgrelid = c.oid AND t.tgname = wanted.name
