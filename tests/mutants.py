@@ -20,7 +20,10 @@ from pathlib import Path
 from typing import Final
 
 from tests.planted import MUTANTS, Mutant
+from tests.planted_hybrid import HYBRID_MUTANTS
 from tests.planted_sinks import SINK_MUTANTS
+
+EVERY: Final = (*MUTANTS, *SINK_MUTANTS, *HYBRID_MUTANTS)
 
 ROOT: Final = Path(__file__).parents[1]
 COPIED: Final = ("src", "tests", "pyproject.toml")
@@ -116,8 +119,7 @@ def say(text: str) -> None:
 
 def main(names: Sequence[str]) -> int:
     """Judge all mutants, or those whose name holds one of the words given."""
-    every = (*MUTANTS, *SINK_MUTANTS)
-    chosen = [m for m in every if not names or any(name in m.name for name in names)]
+    chosen = [m for m in EVERY if not names or any(name in m.name for name in names)]
     tests = sorted({test for mutant in chosen for test in mutant.tests})
     caught = 0
     with tempfile.TemporaryDirectory(prefix="tailrace-sound-") as directory:

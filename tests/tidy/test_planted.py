@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.planted import MUTANTS, Mutant
-from tests.planted_sinks import SINK_MUTANTS
+from tests.mutants import EVERY
+from tests.planted import Mutant
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("mutant", [*MUTANTS, *SINK_MUTANTS], ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", EVERY, ids=lambda mutant: mutant.name)
 def test_a_planted_bug_has_one_place_and_tests_that_are_there(mutant: Mutant) -> None:
     text = (ROOT / "src/tailrace" / mutant.path).read_text()
     assert text.count(mutant.before) == 1

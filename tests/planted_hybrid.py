@@ -1,0 +1,129 @@
+"""Bugs of triggers, drains and hand-overs, which the tests must notice as well."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted import Mutant
+
+TRIGGERS: Final = ("tests/postgres/test_triggers.py",)
+DRAIN: Final = ("tests/capture/drains/test_drain.py",)
+SLOT_CYCLE: Final = ("tests/capture/drains/test_slot_cycle.py",)
+SLOTLESS: Final = ("tests/capture/drains/test_slotless.py",)
+HANDOVER: Final = ("tests/capture/hybrid/test_handover.py",)
+WRITERS: Final = ("tests/capture/hybrid/test_handover_writers.py",)
+
+HYBRID_MUTANTS: Final = (
+    Mutant(
+        "triggers do not fire for a replica",
+        "postgres/triggers.py",
+        'how = "ENABLE ALWAYS" if enabled',
+        'how = "ENABLE" if enabled',
+        TRIGGERS,
+    ),
+    Mutant(
+        "a trigger that is there under another name is made again",
+        "postgres/triggers.py",
+        "            if fired_by not in there:\n",
+        "            if name not in there:\n",
+        TRIGGERS,
+    ),
+    Mutant(
+        "the barrier leaves the triggers in force beside the wal",
+        "capture/hybrid/handover.py",
+        "            switch_triggers(conn, table, enabled=False)\n",
+        "",
+        WRITERS,
+    ),
+    Mutant(
+        "triggers that were switched off pass the barrier",
+        "capture/hybrid/handover.py",
+        '            self._must_be_in_force(conn, table, "be handed over")\n',
+        "",
+        HANDOVER,
+    ),
+    Mutant(
+        "a zombie passes the barrier",
+        "postgres/barrier.py",
+        "                must_lead(conn, self.slot, self.leader_pid)\n",
+        "",
+        HANDOVER,
+    ),
+    Mutant(
+        "triggers are put back and no base is asked for",
+        "capture/hybrid/upkeep.py",
+        "            want_anew(conn, self._store, table.oid, table.qualified, problem)\n",
+        "",
+        HANDOVER,
+    ),
+    Mutant(
+        "whatever two captures tell is the same",
+        "capture/hybrid/shadow_rows.py",
+        "        if len(mine) != len(other) or not all(map(_agree, mine, other)):\n",
+        "        if False:\n",
+        HANDOVER,
+    ),
+    Mutant(
+        "what was drained is drained again",
+        "capture/drains/outstanding.py",
+        "        if self.passed is None:\n",
+        "        if True:\n",
+        DRAIN,
+    ),
+    Mutant(
+        "what was open during a drain is taken for drained",
+        "capture/drains/outstanding.py",
+        '"xid >= pg_snapshot_xmin({0}) AND NOT pg_visible_in_snapshot(xid, {0})"',
+        '"xid >= pg_snapshot_xmax({0})"',
+        DRAIN,
+    ),
+    Mutant(
+        "rows are deleted that the log does not have",
+        "capture/drains/passed_rows.py",
+        "\n   AND pg_visible_in_snapshot(xid, {passed}::pg_snapshot)\n",
+        "\n   AND {passed} <> ''\n",
+        DRAIN,
+    ),
+    Mutant(
+        "a drain is appended before it is on the server's disk",
+        "capture/drains/drain.py",
+        '    "synchronous_commit": "local",\n',
+        '    "synchronous_commit": "off",\n',
+        DRAIN,
+    ),
+    Mutant(
+        "the last change of a row is drained first",
+        "capture/buffers/copying.py",
+        'order: sql.Composable = sql.SQL("seq")',
+        'order: sql.Composable = sql.SQL("seq DESC")',
+        DRAIN,
+    ),
+    Mutant(
+        "what came by a slot that was lost is drained again",
+        "capture/drains/outstanding.py",
+        "    return Outstanding(passed, _logged(reader, max(since, reader.begin())))\n",
+        "    return Outstanding(passed)\n",
+        SLOT_CYCLE,
+    ),
+    Mutant(
+        "a slot begins without what its snapshot shows",
+        "capture/drains/drain.py",
+        "            for frames in rows_of(session, buffers, outstanding):\n",
+        "            for frames in rows_of(session, {}, outstanding):\n",
+        SLOT_CYCLE,
+    ),
+    Mutant(
+        "buffers are emptied before the log has passed the mark",
+        "capture/drains/passed_marks.py",
+        "        if durable.wal < self._mark.position:\n",
+        "        if False:\n",
+        SLOT_CYCLE,
+    ),
+    Mutant(
+        "a source drains the buffers of another",
+        "capture/drains/passed_rows.py",
+        "for table, oid in read_buffers(conn).items() if table not in foreign}",
+        "for table, oid in read_buffers(conn).items() if foreign is not None}",
+        SLOTLESS,
+    ),
+)
