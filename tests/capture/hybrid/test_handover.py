@@ -12,6 +12,7 @@ import pytest
 from psycopg import sql
 
 from tailrace.capture.hybrid.handover import SHADOWS_MAX
+from tailrace.control.schema import latest_version
 from tailrace.errors import SourceError, SourceGap
 from tailrace.log.bases import newest_positions, put_base, read_base
 from tailrace.log.wanted import wanted_bases
@@ -212,6 +213,19 @@ def test_f078_triggers_switched_off_just_before_the_barrier_hold_it_up(
         assert done
         (wanted,) = wanted_bases(store, newest_positions(store)).values()
         assert "is disabled" in wanted.reason
+
+
+def test_the_schema_of_an_older_version_is_brought_up_to_date_though_no_table_is_new(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    by_trigger = settings(database.dsn, hybrid=hybrid("auto", tables={"public.t": "trigger"}))
+    with Running(by_trigger, store) as capture:
+        capture.wait_for_stream()
+    source.execute("DELETE FROM tailrace.migrations WHERE version = 7")
+    with Running(by_trigger, store) as capture:
+        capture.wait_for_stream()
+        newest = "SELECT max(version) FROM tailrace.migrations"
+        assert source.execute(newest).fetchone() == (latest_version(),)
 
 
 def test_f078_whoever_dies_after_triggers_were_put_back_has_asked_for_a_base(

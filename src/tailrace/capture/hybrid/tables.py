@@ -24,6 +24,7 @@ from tailrace.capture.modes import TableRules
 from tailrace.capture.removal import take_out_one, why_out
 from tailrace.capture.roll import Roll, buffer_roll, check_membership, rolls_of
 from tailrace.capture.watch import Watch
+from tailrace.control.schema import installed_version
 from tailrace.control.tracking import Mode, Tracked, read_tracked
 from tailrace.errors import SchemaError, SourceError
 from tailrace.postgres.catalog import TableInfo, read_tables, tables_matching
@@ -60,6 +61,9 @@ class HybridTables:
         """Before capture begins: what is refused, and how many tables are captured."""
         # Whoever led before us may have died while it compared.
         drop_publication(conn, self._task.names.shadow)
+        if installed_version(conn):
+            # Tables that an older version has taken up are judged by the functions of this one.
+            self._intake.has_schema(conn)
         refusals = self._turn(conn, should_go_on, is_streaming=False)
         return refusals, len(self._look(conn).oids)
 
