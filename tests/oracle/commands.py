@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -65,7 +66,12 @@ class Commands:
                         stdin=subprocess.DEVNULL,
                         stdout=output,
                         stderr=subprocess.STDOUT,
-                        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}"},
+                        env={
+                            **os.environ,
+                            "PYTHONPATH": f"{ROOT / 'src'}",
+                            # So that `last_words` has them.
+                            "PYTHONFAULTHANDLER": "1",
+                        },
                     )
 
     def check(self) -> None:
@@ -76,6 +82,18 @@ class Commands:
     def said(self, name: str) -> str:
         """What a command wrote so far."""
         return self._output(name).read_text()
+
+    def last_words(self) -> str:
+        """End all of them, and what each said last and where its threads were."""
+        words = []
+        for name in list(self._running):
+            said = self.said(name)
+            process = self._running.pop(name)
+            process.send_signal(signal.SIGABRT)
+            process.wait()
+            stacks = self.said(name).removeprefix(said)
+            words.append(f"{name} said last:\n{said[-2000:]}\nand was at:\n{stacks[-8000:]}")
+        return "\n".join(words)
 
     def kill_one(self) -> None:
         """As `kill -9`; capture more often, for it starts in no time."""

@@ -114,7 +114,12 @@ def run_everything(
                 lake = lake_problems(commands.lakes, connection, EVERY)
                 return lake or log_problems(open_store(commands.log_url), connection, EVERY)
 
-            settle(problems, patience_s=PATIENCE_S)
+            try:
+                settle(problems, patience_s=PATIENCE_S)
+            except AssertionError as error:
+                found = log_problems(open_store(commands.log_url), connection, EVERY)
+                log = f"the log has {len(found)} lines of problems"
+                raise AssertionError(f"{error}\n{log}\n{commands.last_words()}") from None
     finally:
         commands.stop()
     return Outcome(workload.committed, workload.refused, commands.kills)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import psycopg
 from deltalake.exceptions import TableNotFoundError
@@ -21,7 +21,10 @@ from tests.oracle.tables import Table
 
 Rows: TypeAlias = Mapping[tuple[str | None, ...], Values]
 
-SHOWN = 3
+SHOWN: Final = 3
+"""Rows of a table."""
+PROBLEMS_SHOWN: Final = 12
+"""So that what is said below them is not cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +106,8 @@ def settle(problems: Callable[[], list[str]], *, patience_s: float, pause_s: flo
     """The source is at rest: look again and again until there is nothing to complain about."""
     deadline = time.monotonic() + patience_s
     while found := problems():
-        assert time.monotonic() < deadline, "\n".join(found)
+        shown = [*found[:PROBLEMS_SHOWN], f"{len(found)} lines in all"]
+        assert time.monotonic() < deadline, "\n".join(shown)
         time.sleep(pause_s)
 
 
