@@ -130,7 +130,7 @@ def _make_slot(to: Attachment) -> Lsn:
 
 def _is_sound(to: Attachment, news: News) -> bool:
     """Wait for the transactions that were open while the slot was made, then try it."""
-    until = open_until(to.conn)
+    until = open_until(to.conn, to.names.publication)
     while not have_ended(to.conn, until):
         to.go_on()
         waiting = f"the slot is tried when these have ended: {listed(writers(to.conn))}"

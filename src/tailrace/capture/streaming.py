@@ -96,7 +96,8 @@ class Streaming:
         if is_all and wire.pending_bytes and self._core.is_collecting:
             is_all = self._gather(wire)
         messages = wire.take()
-        self._has_more = not is_all
+        # A sender that has reported an error waits for a command, and sends no more.
+        self._has_more = not is_all or wire.has_ended
         now = time.monotonic()
         if len(messages):
             self._core.receive(messages, now)

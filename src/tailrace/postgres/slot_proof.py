@@ -2,11 +2,11 @@
 
 Making a slot goes through phases, each of which waits for the transactions that run at its
 beginning. Postgres misses changes of the catalog that are made in the first phase by a transaction
-that is committed in the second: one that begins after it, but before the slot is made, is decoded
-without them, and a table that was truncated or rewritten cannot be found ("could not map filenumber
-… to relation OID", seen on 18.4). Such a slot fails for good at that transaction. This is found by
-decoding, once every transaction that was open when the slot was made has ended; later ones are not
-concerned.
+that is committed in the second: one that begins after it is decoded without them, and a table that
+was truncated or rewritten cannot be found ("could not map filenumber … to relation OID", seen on
+18.4). Such a slot fails for good at that transaction. It does so with all that begin until somebody
+changes the catalog, which lets Postgres put its view of it together anew. So we change it, and then
+decode once every transaction that was open at that moment has ended; later ones are not concerned.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ from typing import Final
 
 import psycopg
 
+from tailrace.postgres.quote import identifier, statement
 from tailrace.postgres.session import Connection
+
+# Anything that a catalog holds would do; of the publication it must not be what tells that somebody
+# has altered it.
+_CHANGE: Final = "COMMENT ON PUBLICATION {} IS 'what Tailrace captures'"
 
 # The end of a snapshot would not do: transactions that are open may lie beyond it.
 _NEWEST: Final = "SELECT pg_current_xact_id()::text::bigint"
@@ -29,8 +34,11 @@ SELECT count(*)
 """
 
 
-def open_until(conn: Connection) -> int:
-    """A transaction id beyond all that are open now: a new one."""
+def open_until(conn: Connection, publication: str) -> int:
+    """A transaction id beyond all that are open now, a new one; whoever begins later is decoded
+    with all of the catalog.
+    """
+    conn.execute(statement(_CHANGE, identifier(publication)))
     row = conn.execute(_NEWEST).fetchone()
     assert row is not None
     return int(row[0])

@@ -47,6 +47,11 @@ class Wire(Protocol):
         """How much has been received and not taken yet."""
         ...
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the next `receive` raises: nothing more needs to come for that."""
+        ...
+
     def receive(self, bytes_max: int) -> bool:
         """Take in what is here, about `bytes_max` at most in all; whether that was everything.
 
@@ -104,6 +109,11 @@ class PlainWire:
     def pending_bytes(self) -> int:
         """See `Wire.pending_bytes`."""
         return self._filled - self._taken
+
+    @property
+    def has_ended(self) -> bool:
+        """See `Wire.has_ended`."""
+        return self._end is not None
 
     def receive(self, bytes_max: int) -> bool:
         """See `Wire.receive`."""
@@ -241,12 +251,12 @@ class LibpqWire:
     def __init__(self, pgconn: pq.abc.PGconn) -> None:
         self._pgconn = pgconn
         self._messages: list[memoryview] = []
-        self._has_ended = False
+        self.has_ended = False
         self.pending_bytes = 0
 
     def receive(self, bytes_max: int) -> bool:
         """See `Wire.receive`."""
-        if self._has_ended:
+        if self.has_ended:
             raise self._end()
         get = self._pgconn.get_copy_data
         while True:
@@ -262,7 +272,7 @@ class LibpqWire:
                 return False
             if count < 0:
                 # What came before the end is handed over; the next call tells of the end.
-                self._has_ended = True
+                self.has_ended = True
                 return False
             # What TLS has read ahead does not make the socket readable, so look to the end.
             if self.pending_bytes == before:

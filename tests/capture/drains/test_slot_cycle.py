@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
 
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.pq import TransactionStatus
 
 from tailrace.capture.assembly import Assembly, Whole
 from tailrace.capture.buffers.shapes import BufferShapes, ask_for_base
@@ -131,6 +133,26 @@ def test_transactions_in_the_way_of_a_slot_are_named_and_draining_goes_on(
     slots = conn.execute("SELECT count(*) FROM pg_replication_slots WHERE slot_name = %s", [SOURCE])
     assert slots.fetchone() == (0,)
     assert folded(store) == source_rows(conn)
+
+
+def test_a_slot_is_made_again_if_a_buffer_was_altered_meanwhile(
+    conn: psycopg.Connection, store: FileStore
+) -> None:
+    """Postgres may miss that while it makes the slot, and decode rows in the shape before."""
+    with drainer(conn, store) as drains, psycopg.connect(conn.info.dsn) as others:
+        others.execute("SELECT pg_current_xact_id()")
+
+        def go_on() -> None:
+            if others.info.transaction_status == TransactionStatus.INTRANS:
+                conn.execute("ALTER TABLE public.t ADD w text")
+                others.commit()
+
+        altering = replace(PATIENCE, try_ms=500, go_on=go_on)
+        with pytest.raises(SourceError, match="altered while the slot was made") as caught:
+            begin_slot(conn.info.dsn, drains, NAMES, altering)
+        assert caught.value.retry
+        assert conn.execute("SELECT count(*) FROM pg_replication_slots").fetchone() == (0,)
+        begin_slot(conn.info.dsn, drains, NAMES, PATIENCE)
 
 
 @pytest.mark.parametrize("has_mark", [False, True])

@@ -16,6 +16,7 @@ from typing import Final
 import psycopg
 
 from tailrace.capture.drains.drain import Drainer
+from tailrace.control.schema import CHANGES
 from tailrace.errors import SourceError
 from tailrace.failpoint import failpoint
 from tailrace.log import Header
@@ -55,10 +56,15 @@ def _begin(
     dsn: str, conn: Connection, drainer: Drainer, names: SourceNames, patience: Patience
 ) -> Header:
     deadline = time.monotonic() + patience.all_s
+    shapes = _buffer_shapes(conn)
     with SnapshotHolder(dsn, application_name=HOLDER_NAME, slot=names.slot) as holder:
         snapshot = holder.hold(patience)
         failpoint("slot.after_made")
-        _prove(conn, names, patience, deadline)
+        until = open_until(conn, names.publication)
+        if _buffer_shapes(conn) != shapes:
+            # What began before it was committed may be decoded in the shape before, without a word.
+            raise SourceError("a table was altered while the slot was made", retry=True)
+        _prove(conn, names, until, patience, deadline)
         failpoint("slot.before_begun")
         header = drainer.end_at(holder.session, snapshot, patience.go_on)
     failpoint("slot.after_begun")
@@ -66,9 +72,24 @@ def _begin(
     return header
 
 
-def _prove(conn: Connection, names: SourceNames, patience: Patience, deadline: float) -> None:
-    """Wait for the transactions that were open while the slot was made, then try it."""
-    until = open_until(conn)
+# Other than tables, buffers are published before the slot is made.
+_SHAPES: Final = """
+SELECT a.attrelid::bigint, a.attnum, a.xmin::text
+  FROM pg_attribute AS a JOIN pg_class AS c ON c.oid = a.attrelid
+ WHERE c.relnamespace = to_regnamespace(%s) AND c.relkind = 'r' AND a.attnum > 0
+ ORDER BY 1, 2
+"""
+
+
+def _buffer_shapes(conn: Connection) -> list[tuple[object, ...]]:
+    """Equal if no buffer was altered in between."""
+    return conn.execute(_SHAPES, (CHANGES,)).fetchall()
+
+
+def _prove(
+    conn: Connection, names: SourceNames, until: int, patience: Patience, deadline: float
+) -> None:
+    """Wait for the transactions that were open when the slot was made, then try it."""
     while not have_ended(conn, until):
         patience.go_on()
         if time.monotonic() >= deadline:
