@@ -21,7 +21,9 @@ from psycopg import pq, sql
 from psycopg.conninfo import make_conninfo
 
 from bench.child import Child
+from tailrace.capture.roll import buffer_roll, rolls_of
 from tailrace.model import Lsn
+from tailrace.postgres.publication import drop_publication
 from tailrace.postgres.quote import SourceNames
 
 _RELEASE_TIMEOUT_S: Final = 30.0
@@ -80,6 +82,19 @@ class Source:
             self._drop(conn, self._kept_slot)
             self._copy(conn, self.names.slot, self._kept_slot)
         self._is_begun = True
+
+    def begin_anew(self) -> None:
+        """Forget the log and the slot, and begin both where the WAL ends now: nobody has to catch
+        up with what was before.
+        """
+        with self.connect() as conn:
+            for slot in (self.names.slot, self._kept_slot):
+                self._drop(conn, slot)
+            for roll in (*rolls_of(self.names), buffer_roll(self.names)):
+                drop_publication(conn, roll.publication)
+        shutil.rmtree(self._first_log, ignore_errors=True)
+        self._is_begun = False
+        self.begin()
 
     def connect(self) -> psycopg.Connection:
         """A session, in autocommit."""

@@ -21,7 +21,8 @@ from tailrace.model import Lsn
 from tailrace.postgres.replication import ReplicationConnection
 from tailrace.postgres.wire import PlainWire
 
-PATIENT = Limits(receive_timeout_s=3600.0)
+GIVES_UP = Limits(receive_timeout_s=1.0)
+"""On a connection from which nothing comes: that is another error."""
 READY = b"Z" + struct.pack(">I", 5) + b"I"
 
 
@@ -58,7 +59,7 @@ def test_f086_an_error_is_raised_at_once_though_the_server_keeps_the_connection(
     fields = b"SERROR\0CXX000\0Mcould not map filenumber\0\0"
     with server, ours:
         server.sendall(b"E" + struct.pack(">I", 4 + len(fields)) + fields + READY)
-        core = Core(Lsn(1), limits=PATIENT, now=time.monotonic())
+        core = Core(Lsn(1), limits=GIVES_UP, now=time.monotonic())
         streaming = Streaming(
             cast(ReplicationConnection, Connected(ours)),
             core,

@@ -45,6 +45,9 @@ _LOCAL_SETTINGS = {
     # Every job takes a buffer of this size for its code. The default, 4 MB, is so large that the
     # collector starts a whole cycle for it: 0.15 s of the processor.
     "spark.broadcast.blockSize": "256k",
+    # What a task has decoded is some megabytes. Past this size Spark stores it and fetches it over
+    # the network, from itself.
+    "spark.task.maxDirectResultSize": "32m",
     # Other sessions on this machine have the ports from 4040 on.
     "spark.port.maxRetries": "200",
     # The default manager of local checkpoints starts a process for each file: 80 ms more a batch.
