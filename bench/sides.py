@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -71,39 +70,57 @@ def run_bare(source: Source, backlog: Backlog, transport: str) -> Reading:
 
 def run_recvlogical(source: Source, backlog: Backlog, transport: str) -> Reading:
     """Postgres' own client, to a file that it syncs; from `streaming initiated` to its end."""
+    address = source.database.address(transport)
+    with _recvlogical(source, address, f"--endpos={backlog.end}") as process:
+        said = _until_streaming(process)
+        began = time.monotonic()
+        assert process.stderr is not None
+        said += [line.strip() for line in process.stderr]
+        status = process.wait()
+        ended = time.monotonic()
+    if status:
+        raise ProgramFailed(f"pg_recvlogical ended with {status}: {' '.join(said[-3:])}")
+    return Reading("pg_recvlogical", transport, backlog.changes, ended - began)
+
+
+@contextmanager
+def recvlogical(source: Source) -> Iterator[None]:
+    """Postgres' own client, to a file that it syncs, beside whatever is done meanwhile."""
+    with _recvlogical(source, source.database.dsn) as process:
+        _until_streaming(process)
+        yield
+
+
+@contextmanager
+def _recvlogical(source: Source, address: str, *options: str) -> Iterator[subprocess.Popen[str]]:
     output = source.directory / "recvlogical.out"
     with source.slot() as slot:
         command = [
             str(source.database.bin_dir / "pg_recvlogical"),
-            f"--dbname={source.database.address(transport)}",
+            f"--dbname={address}",
             f"--slot={slot}",
             f"--file={output}",
-            f"--endpos={backlog.end}",
             "--option=proto_version=1",
             f"--option=publication_names={source.names.publication}",
             "--start",
             "--no-loop",
             "--verbose",
+            *options,
         ]
-        seconds = _time_recvlogical(command)
+        with _running(command) as process:
+            yield process
     output.unlink(missing_ok=True)
-    return Reading("pg_recvlogical", transport, backlog.changes, seconds)
 
 
-def _time_recvlogical(command: list[str]) -> float:
-    with _running(command) as process:
-        assert process.stderr is not None
-        began = 0.0
-        said = []
-        for line in process.stderr:
-            said.append(line.strip())
-            if re.search("streaming initiated", line):
-                began = time.monotonic()
-        status = process.wait()
-        ended = time.monotonic()
-    if status or not began:
-        raise ProgramFailed(f"pg_recvlogical ended with {status}: {' '.join(said[-3:])}")
-    return ended - began
+def _until_streaming(process: subprocess.Popen[str]) -> list[str]:
+    """What it says until it streams."""
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line.strip())
+        if "streaming initiated" in line:
+            return said
+    raise ProgramFailed(f"pg_recvlogical ended with {process.wait()}: {' '.join(said[-3:])}")
 
 
 @contextmanager

@@ -4,7 +4,8 @@ a plain outbox trigger that keeps rows as jsonb.
 The writer is a plain client with the settings that a session has by default: it sends one statement
 of a hundred rows after the other, and each is durable when the next is sent. After a hand-over the
 table has no triggers, and the same writer is measured while the real daemon, with a log that begins
-there, reads the WAL on the same cores.
+there, reads the WAL on the same cores; and while `pg_recvlogical` does, which takes the least that
+anybody can.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Final
 import psycopg
 
 from bench.report import Bound, Line, Report, ratio_line
+from bench.sides import recvlogical
 from bench.source import Source
 from bench.workbench import Workbench
 from bench.workload import make_orders
@@ -71,6 +73,8 @@ SELECT g, g % 10007, (g % 99999989) / 100.0, substr(md5(g::text), 1, 20),
 
 KINDS: Final = tuple(_STATEMENTS)
 SIDES: Final = ("none", "triggers", "outbox")
+READERS: Final = ("wal", "pg_recvlogical")
+"""Of the WAL, beside the writer: the daemon, and the least that anybody can do."""
 
 
 def run(workbench: Workbench) -> Report:
@@ -86,9 +90,11 @@ def run(workbench: Workbench) -> Report:
                 _choose(conn, table, side)
                 samples.append(_written(conn, side, rows))
                 workbench.say(f"round {round_number + 1} {_described(samples[-1])}")
-            _choose(conn, table, "none")
-            samples.append(_beside_the_wal(source, conn, rows))
-            workbench.say(f"round {round_number + 1} {_described(samples[-1])}")
+            for turn in range(len(READERS)):
+                _choose(conn, table, "none")
+                reader = READERS[(turn + round_number) % len(READERS)]
+                samples.append(_beside(reader, source, conn, rows))
+                workbench.say(f"round {round_number + 1} {_described(samples[-1])}")
     lines = [line for kind in KINDS for line in _lines(samples, kind)]
     return Report(
         "trigger_overhead",
@@ -132,15 +138,18 @@ def _written(conn: Connection, side: str, rows: int) -> dict[str, object]:
     return sample
 
 
-def _beside_the_wal(source: Source, conn: Connection, rows: int) -> dict[str, object]:
-    """The writer beside the daemon, which has nothing else to do: neither to catch up with what was
-    before, nor to merge what it has caught up with.
+def _beside(reader: str, source: Source, conn: Connection, rows: int) -> dict[str, object]:
+    """The writer beside a reader of the WAL that has nothing else to do: the daemon has neither to
+    catch up with what was before, nor to merge what it has caught up with.
     """
     source.begin_anew()
+    if reader == "pg_recvlogical":
+        with recvlogical(source):
+            return _written(conn, reader, rows)
     with source.capture("socket", len(KINDS) * rows) as child:
         child.event("streaming")
         _wait_caught_up(conn, source)
-        sample = _written(conn, "wal", rows)
+        sample = _written(conn, reader, rows)
         child.event("done")
     return sample
 
@@ -172,17 +181,12 @@ def _described(sample: dict[str, object]) -> str:
 
 def _lines(samples: list[dict[str, object]], kind: str) -> list[Line]:
     none, outbox = (_rates(samples, side, kind) for side in ("none", "outbox"))
-    ours = _rates(samples, "triggers", kind)
-    floor = Bound(OUTBOX_FLOOR)
+    ours, wal = (_rates(samples, side, kind) for side in ("triggers", "wal"))
+    bare = _rates(samples, "pg_recvlogical", kind)
+    floor, handed_over = Bound(OUTBOX_FLOOR), f"{kind}, handed over to the wal"
     return [
         ratio_line(f"{kind}, triggers", "rows/s", ours, outbox, floor, beside_name="outbox"),
         ratio_line(f"{kind}, triggers", "rows/s", ours, none, None, beside_name="no capture"),
-        ratio_line(
-            f"{kind}, handed over to the wal",
-            "rows/s",
-            _rates(samples, "wal", kind),
-            none,
-            Bound(WAL_FLOOR),
-            beside_name="no capture",
-        ),
+        ratio_line(handed_over, "rows/s", wal, none, Bound(WAL_FLOOR), beside_name="no capture"),
+        ratio_line(handed_over, "rows/s", wal, bare, None, beside_name="beside pg_recvlogical"),
     ]

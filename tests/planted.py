@@ -377,20 +377,6 @@ MUTANTS: Final = (
         ("tests/sinks/test_conformance.py",),
     ),
     Mutant(
-        "an error that comes in one piece is read when something more comes",
-        "capture/streaming.py",
-        "self._has_more = not is_all or wire.has_ended",
-        "self._has_more = not is_all",
-        ("tests/capture/test_streaming.py",),
-    ),
-    Mutant(
-        "a new slot is tried with the view of the catalog that it was made with",
-        "postgres/slot_proof.py",
-        "    conn.execute(statement(_CHANGE, identifier(publication)))\n",
-        "",
-        ("tests/postgres/test_slot_proof.py",),
-    ),
-    Mutant(
         "a message that is not here as a whole is taken for one",
         "postgres/wire.py",
         "            if end > self._filled:\n",

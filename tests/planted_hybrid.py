@@ -1,4 +1,4 @@
-"""Bugs of triggers, drains and hand-overs, which the tests must notice as well."""
+"""Bugs of slots, triggers, drains and hand-overs, which the tests must notice as well."""
 
 from __future__ import annotations
 
@@ -14,6 +14,20 @@ HANDOVER: Final = ("tests/capture/hybrid/test_handover.py",)
 WRITERS: Final = ("tests/capture/hybrid/test_handover_writers.py",)
 
 HYBRID_MUTANTS: Final = (
+    Mutant(
+        "an error that comes in one piece is read when something more comes",
+        "capture/streaming.py",
+        "self._has_more = not is_all or wire.has_ended",
+        "self._has_more = not is_all",
+        ("tests/capture/test_streaming.py",),
+    ),
+    Mutant(
+        "a new slot is tried with the view of the catalog that it was made with",
+        "postgres/slot_proof.py",
+        "    conn.execute(statement(_CHANGE, identifier(publication)))\n",
+        "",
+        ("tests/postgres/test_slot_proof.py",),
+    ),
     Mutant(
         "triggers do not fire for a replica",
         "postgres/triggers.py",

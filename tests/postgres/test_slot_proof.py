@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import LiteralString
 
 import psycopg
 import pytest
@@ -31,7 +32,7 @@ def _wait_blocked_by(admin: Connection, *holders: psycopg.Connection) -> None:
 
 @contextmanager
 def _spoilt(
-    source: Database, admin: Connection, capture: Connection, *, by: str
+    source: Database, admin: Connection, capture: Connection, *, by: LiteralString
 ) -> Iterator[psycopg.Connection]:
     """A slot is being made, in its second phase; what `by` did in the first is missed by Postgres.
     Yields the transaction that it waits for.
@@ -41,7 +42,8 @@ def _spoilt(
         first.execute("BEGIN; SELECT pg_current_xact_id()")
         making.start()
         _wait_blocked_by(admin, first)
-        altering.execute(f"BEGIN; {by}".encode())
+        altering.execute("BEGIN")
+        altering.execute(by)
         second.execute("BEGIN; SELECT pg_current_xact_id()")
         first.execute("COMMIT")
         _wait_blocked_by(admin, altering, second)
@@ -61,7 +63,7 @@ def test_f025_a_slot_without_all_of_the_catalog_is_found_when_all_has_ended(
     """
     app.execute("CREATE TABLE t (a int PRIMARY KEY)")
     create_publication(capture, NAME)
-    by = "TRUNCATE app.t" if is_spoilt else "SELECT"
+    by: LiteralString = "TRUNCATE app.t" if is_spoilt else "SELECT"
     with source.connect() as writing, connect(source.dsn) as watching:
         with _spoilt(source, admin, capture, by=by):
             writing.execute("BEGIN; INSERT INTO app.t VALUES (1)")
