@@ -59,6 +59,9 @@ def plant(mutant: Mutant, tree: Path) -> bool:
     return True
 
 
+SIDE_BY_SIDE: Final = ("--numprocesses", "4", "--dist", "worksteal")
+
+
 def run_tests(tree: Path, tests: Iterable[str]) -> Outcome:
     """Run tests on the copy; it is made sure that the copy is what they import."""
     environment = {
@@ -126,7 +129,7 @@ def main(names: Sequence[str]) -> int:
         sound = Path(directory)
         copy_tree(ROOT, sound)
         say(f"{len(tests)} selections on the code as it is")
-        outcome = run_tests(sound, tests)
+        outcome = run_tests(sound, [*SIDE_BY_SIDE, *tests])
         if outcome.status != 0:
             say(f"they fail without a bug\n{outcome.output[-5000:]}")
             return 1

@@ -363,8 +363,9 @@ def test_f025_a_slot_that_cannot_decode_what_was_open_while_it_was_made_is_made_
         first.execute("BEGIN; SELECT pg_current_xact_id()")
         with capture:
             capture.wait_until(lambda: _waits_for(source, first))
-            altering.execute("BEGIN; TRUNCATE t")
+            # In this order, or else whoever looks at what is running lets Postgres see the change.
             second.execute("BEGIN; SELECT pg_current_xact_id()")
+            altering.execute("BEGIN; TRUNCATE t")
             first.execute("COMMIT")
             capture.wait_until(lambda: _waits_for(source, altering) or _waits_for(source, second))
             altering.execute("COMMIT")

@@ -42,9 +42,11 @@ def _spoilt(
         first.execute("BEGIN; SELECT pg_current_xact_id()")
         making.start()
         _wait_blocked_by(admin, first)
+        # Older than what is missed: else any look of Postgres at who is running, of which it takes
+        # one every 15 seconds, would let it see the change.
+        second.execute("BEGIN; SELECT pg_current_xact_id()")
         altering.execute("BEGIN")
         altering.execute(by)
-        second.execute("BEGIN; SELECT pg_current_xact_id()")
         first.execute("COMMIT")
         _wait_blocked_by(admin, altering, second)
         altering.execute("COMMIT")
