@@ -33,9 +33,9 @@ def _wait_blocked_by(admin: Connection, *holders: psycopg.Connection) -> None:
 @contextmanager
 def _spoilt(
     source: Database, admin: Connection, capture: Connection, *, by: LiteralString
-) -> Iterator[psycopg.Connection]:
+) -> Iterator[None]:
     """A slot is being made, in its second phase; what `by` did in the first is missed by Postgres.
-    Yields the transaction that it waits for.
+    In the end it is made.
     """
     making = threading.Thread(target=create_slot, args=(capture, NAME), kwargs=_PATIENT)
     with source.connect() as first, source.connect() as second, source.connect() as altering:
@@ -51,7 +51,7 @@ def _spoilt(
         _wait_blocked_by(admin, altering, second)
         altering.execute("COMMIT")
         _wait_blocked_by(admin, second)
-        yield second
+        yield
         second.execute("COMMIT")
         making.join(PATIENCE_S)
 
