@@ -62,6 +62,7 @@ class Core:
         self._assembly = Assembly(tip, part_bytes=limits.part_bytes)
         self._last_end = tip
         self._complete = FrameBuffer()
+        self._complete_count = 0
         self._complete_at = now
         self._trickle = Trickle(limits.trickle_bytes, limits.seal_age_s, now=now)
         self._is_drained = True
@@ -132,10 +133,11 @@ class Core:
 
     @property
     def is_collecting(self) -> bool:
-        """True while nothing more can be sealed: a job is under way, or so much has come that it
-        waits for its age.
+        """True while nothing more can be sealed: a job is under way, or so much has come that what
+        comes next waits for its age.
         """
-        return self._job is not None or self._complete.data_bytes > self._trickle.allowed_bytes
+        next_bytes = self._limits.trickle_transaction_bytes
+        return self._job is not None or not self._trickle.allows(self._weight_bytes + next_bytes)
 
     @property
     def is_at_rest(self) -> bool:
@@ -216,6 +218,7 @@ class Core:
                     self._last_end, self.last_commit_ts_us = end, commit_ts_us
                     self._complete_at = self._complete_at if self._complete else now
                     self._complete.add(frames)
+                    self._complete_count += len(frames.transactions.end_lsn)
                     if self._complete.data_bytes >= self._limits.seal_bytes:
                         self._queue_complete()
                 case Empty(end):
@@ -234,6 +237,7 @@ class Core:
     def _queue_complete(self) -> None:
         if self._complete:
             self._enqueue(Seal(self._complete.take()))
+            self._complete_count = 0
 
     def _enqueue(self, job: Seal | StorePart | DiscardParts) -> None:
         self._queue.append(job)
@@ -244,7 +248,7 @@ class Core:
     def _next_job(self, now: float) -> Job | None:
         self._trickle.grow(now)
         if not self._queue and self._is_seal_due(now):
-            self._trickle.spend(self._complete.data_bytes)
+            self._trickle.spend(self._weight_bytes)
             self._queue_complete()
         if self._queue:
             return self._queue.popleft()
@@ -255,8 +259,14 @@ class Core:
 
     def _is_seal_due(self, now: float) -> bool:
         is_old = now >= self._complete_at + self._limits.seal_age_s
-        is_trickle = self._is_drained and self._complete.data_bytes <= self._trickle.allowed_bytes
+        is_trickle = self._is_drained and self._trickle.allows(self._weight_bytes)
         return is_trickle or self._is_stopping or is_old
+
+    @property
+    def _weight_bytes(self) -> int:
+        """How much is complete, as the trickle is measured."""
+        of_transactions = self._complete_count * self._limits.trickle_transaction_bytes
+        return self._complete.data_bytes + of_transactions
 
     def _idle_is_good(self) -> bool:
         idle = self._idle

@@ -24,6 +24,8 @@ READ_BYTES: Final = 256 << 10
 STOP_TIMEOUT_S: Final = 5.0
 GATHER_S: Final = 0.010
 GATHER_PAUSE_S: Final = 0.0003
+GATHER_PAUSE_MAX_S: Final = 0.0024
+_LITTLE_BYTES: Final = 8 << 10
 METRICS_S: Final = 0.1
 _POLL_MAX_S: Final = 0.5
 
@@ -91,31 +93,34 @@ class Streaming:
             self._core.drained(time.monotonic())
 
     def _read(self) -> None:
-        wire = self._connection.wire
+        wire, began = self._connection.wire, time.monotonic()
         is_all = wire.receive(READ_BYTES)
         if is_all and wire.pending_bytes and self._core.is_collecting:
             is_all = self._gather(wire)
         messages = wire.take()
         # A sender that has reported an error waits for a command, and sends no more.
         self._has_more = not is_all or wire.has_ended
-        now = time.monotonic()
         if len(messages):
-            self._core.receive(messages, now)
+            # The first of them has been here since then.
+            self._core.receive(messages, began)
         if is_all:
-            self._core.drained(now)
+            self._core.drained(time.monotonic())
 
     def _gather(self, wire: Wire) -> bool:
         """Wait a moment for more, as nothing can be sealed at once anyway.
 
         A sender on the same machine is read a few rows at a time, and every turn of the loop has
-        its price. But its socket holds no more than some two hundred rows, so the pause is short.
-        Returns whether that was all.
+        its price. But its socket holds no more than some two hundred rows, so a pause is short
+        unless little comes. Returns whether that was all.
         """
-        deadline = time.monotonic() + GATHER_S
+        deadline, pause_s = time.monotonic() + GATHER_S, GATHER_PAUSE_S
         while time.monotonic() < deadline and not self._poll_writing.poll(0):
-            time.sleep(GATHER_PAUSE_S)
+            time.sleep(pause_s)
+            before = wire.pending_bytes
             if not wire.receive(READ_BYTES):
                 return False
+            is_little = wire.pending_bytes - before < _LITTLE_BYTES
+            pause_s = min(2 * pause_s, GATHER_PAUSE_MAX_S) if is_little else GATHER_PAUSE_S
         return True
 
     def _carry_out(self, action: Action) -> None:

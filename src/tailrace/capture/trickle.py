@@ -1,27 +1,32 @@
 """How much may be sealed as soon as nothing more waits to be read, before it has its age.
 
 Little that comes now and then is durable at once. A steady flow is not: one small file after the
-other would take cores and disk from those who write to the database.
+other would take cores and disk from those who write to the database. What a file costs hardly
+depends on what is in it, so a transaction weighs more than its bytes.
 """
 
 from __future__ import annotations
 
 
 class Trickle:
-    """`allowed_bytes` grows by `bytes_max` in each `interval_s`, no further, and seals spend it."""
+    """What is allowed grows by `bytes_max` in each `interval_s`, no further, and seals spend it."""
 
     def __init__(self, bytes_max: int, interval_s: float, *, now: float) -> None:
         self._bytes_max = bytes_max
         self._interval_s = interval_s
         self._at = now
-        self.allowed_bytes = float(bytes_max)
+        self._allowed_bytes = float(bytes_max)
 
     def grow(self, now: float) -> None:
         """Let time have passed."""
         grown = self._bytes_max * (now - self._at) / self._interval_s
-        self.allowed_bytes = min(self.allowed_bytes + grown, self._bytes_max)
+        self._allowed_bytes = min(self._allowed_bytes + grown, self._bytes_max)
         self._at = now
+
+    def allows(self, count: int) -> bool:
+        """Whether so many bytes may be sealed at once."""
+        return count <= self._allowed_bytes
 
     def spend(self, count: int) -> None:
         """So many bytes are being sealed."""
-        self.allowed_bytes = max(self.allowed_bytes - count, 0.0)
+        self._allowed_bytes = max(self._allowed_bytes - count, 0.0)
