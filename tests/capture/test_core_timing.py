@@ -8,6 +8,7 @@ import pytest
 
 from tailrace.capture.actions import (
     CloseReason,
+    Limits,
     SendStatus,
     StoreProgress,
 )
@@ -105,7 +106,7 @@ def test_transactions_are_sealed_by_age_and_by_size_while_more_comes(
 def test_a_steady_flow_is_sealed_by_age_though_each_transaction_is_all_there_is(
     bench: Bench, wal: Wal
 ) -> None:
-    limits = replace(LIMITS, trickle_bytes=500, seal_bytes=1 << 20)
+    limits = replace(LIMITS, trickle_bytes=500, trickle_transaction_bytes=0, seal_bytes=1 << 20)
     bench.core = Core(START, limits=limits, now=bench.now)
     seal_count = 0
     for number in range(40):
@@ -118,6 +119,29 @@ def test_a_steady_flow_is_sealed_by_age_though_each_transaction_is_all_there_is(
     assert len(bench.log.transactions) == 40
     bench.receive(*wal.commit(insert(41)).messages())
     assert bench.job is not None, "little that comes now and then is sealed at once"
+
+
+def test_many_small_transactions_are_sealed_by_age_and_few_of_them_one_by_one(
+    bench: Bench, wal: Wal
+) -> None:
+    """What a seal costs is taken from those who write to the database beside us."""
+    bench.core = Core(START, limits=Limits(), now=bench.now)
+    assert _seals_in_a_second(bench, wal, rate=200) == 200
+    assert _seals_in_a_second(bench, wal, rate=2000) <= 60
+    bench.pass_time(0.020)
+    bench.store_all()
+    assert len(bench.log.transactions) == 2200
+    assert _seals_in_a_second(bench, wal, rate=200) >= 195, "as before, when the flow has ended"
+
+
+def _seals_in_a_second(bench: Bench, wal: Wal, *, rate: int) -> int:
+    seal_count = 0
+    for number in range(rate):
+        bench.receive(*wal.commit(insert(number)).messages())
+        seal_count += len(bench.store_all())
+        bench.pass_time(1 / rate)
+        seal_count += len(bench.store_all())
+    return seal_count
 
 
 def test_f045_reading_pauses_while_the_writer_is_behind_and_goes_on_after(

@@ -18,6 +18,7 @@ from math import inf
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tailrace.capture.actions import (
     Action,
@@ -35,10 +36,9 @@ from tailrace.capture.assembly import Assembly, Empty, FrameBuffer, Rejected, Wh
 from tailrace.capture.trickle import Trickle
 from tailrace.errors import SegmentCorrupt
 from tailrace.model import Lsn
-from tailrace.postgres.messages import Messages
+from tailrace.postgres.integers import integers_at
+from tailrace.postgres.messages import KEEPALIVE, WAL_DATA, Messages
 
-_KEEPALIVE: Final = ord("k")
-_WAL_DATA: Final = ord("w")
 _KEEPALIVE_BYTES: Final = 18
 
 
@@ -64,7 +64,7 @@ class Core:
         self._complete = FrameBuffer()
         self._complete_count = 0
         self._complete_at = now
-        self._trickle = Trickle(limits.trickle_bytes, limits.seal_age_s, now=now)
+        self._trickle = Trickle(limits.trickle_bytes, limits.trickle_interval_s, now=now)
         self._is_drained = True
         self._drained_at = now
         self._is_stopping = False
@@ -184,29 +184,30 @@ class Core:
 
     def _take(self, messages: Messages, now: float) -> None:
         tags = messages.tags
-        is_keepalive = tags == _KEEPALIVE
-        if not (is_keepalive | (tags == _WAL_DATA)).all():
+        is_keepalive = tags == KEEPALIVE
+        if not (is_keepalive | (tags == WAL_DATA)).all():
             raise Rejected(CloseReason.MALFORMED)
         keepalives = np.flatnonzero(is_keepalive)
         if len(keepalives):
             # A sender that keeps up sends one after each commit; the last says all that they say.
-            heard = [self._hear(messages.message(place), now) for place in keepalives.tolist()]
+            position = self._hear(messages, keepalives, now)
             after = int(keepalives[-1]) + 1
-            self._take_data(messages.slice(0, after).without(keepalives), now)
+            self._take_data(messages.slice(0, after), now)
             if not self._assembly.is_open:
-                self._idle = _Idle(heard[-1], self._last_end)
+                self._idle = _Idle(position, self._last_end)
             messages = messages.slice(after, len(messages))
         self._take_data(messages, now)
 
-    def _hear(self, message: bytes, now: float) -> Lsn:
-        """Take a keepalive; where the server stands."""
-        if len(message) < _KEEPALIVE_BYTES:
+    def _hear(self, messages: Messages, keepalives: NDArray[np.intp], now: float) -> Lsn:
+        """Take keepalives; where the server stands."""
+        starts = messages.bounds[keepalives] + messages.lead
+        if (messages.bounds[keepalives + 1] - starts != _KEEPALIVE_BYTES).any():
             raise Rejected(CloseReason.MALFORMED)
         self.last_keepalive_at = now
-        position = Lsn(int.from_bytes(message[1:9], "big"))
-        self.received = max(self.received, position)
-        if message[17]:
+        if messages.data[starts + _KEEPALIVE_BYTES - 1].any():
             self._is_reply_due = True
+        position = Lsn(integers_at(messages.data, starts[-1:] + 1, ">u8")[0])
+        self.received = max(self.received, position)
         return position
 
     def _take_data(self, messages: Messages, now: float) -> None:

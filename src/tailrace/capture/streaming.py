@@ -22,7 +22,7 @@ from tailrace.postgres.wire import Wire
 
 READ_BYTES: Final = 256 << 10
 STOP_TIMEOUT_S: Final = 5.0
-GATHER_S: Final = 0.010
+GATHER_S: Final = 0.020
 GATHER_PAUSE_S: Final = 0.0003
 GATHER_PAUSE_MAX_S: Final = 0.0024
 _LITTLE_BYTES: Final = 8 << 10

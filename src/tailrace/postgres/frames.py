@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tailrace.errors import SegmentCorrupt
 from tailrace.postgres.integers import integers_at, overlapping
-from tailrace.postgres.messages import Messages
+from tailrace.postgres.messages import WAL_DATA, Messages
 from tailrace.postgres.pgoutput import POSTGRES_EPOCH_US, Tag
 
 WAL_HEADER_BYTES: Final = 25
@@ -92,26 +92,29 @@ class Frames:
 
     @classmethod
     def from_wal_messages(cls, messages: Messages) -> Self:
-        """Cut the 25-byte headers off XLogData messages; all of them must be XLogData."""
+        """Cut the 25-byte headers off XLogData messages; keepalives among them are left out."""
         # Not above: processes of Spark that only plan load this module, and never receive.
         import pyarrow.compute as pc
 
-        if not len(messages):
+        is_data = messages.tags == WAL_DATA
+        if not is_data.any():
             return cls.empty()
         data, bounds = messages.data, messages.bounds
         cut = messages.lead + WAL_HEADER_BYTES
-        if (bounds[1:] - bounds[:-1] <= cut).any():
+        if ((bounds[1:] - bounds[:-1] > cut) != is_data).any():
             raise SegmentCorrupt("postgres sent a message without a frame")
         buffers = [None, pa.py_buffer(np.ascontiguousarray(bounds).data), pa.py_buffer(data.data)]
         whole = pa.Array.from_buffers(pa.large_binary(), len(messages), buffers)
         # Without an end, pyarrow takes one that overflows.
-        _, offsets, kept = pc.binary_slice(whole, cut, int(bounds[-1])).buffers()
-        lsn = overlapping(data, ">u8")[bounds[:-1] + messages.lead + 1]
-        return cls(
-            np.frombuffer(memoryview(kept or b""), np.uint8),
-            np.frombuffer(memoryview(offsets or b""), np.int64),
-            lsn.astype(np.uint64),
-        )
+        _, cut_offsets, kept = pc.binary_slice(whole, cut, int(bounds[-1])).buffers()
+        offsets = np.frombuffer(memoryview(cut_offsets or b""), np.int64)
+        starts = bounds[:-1] + messages.lead
+        if not is_data.all():
+            # A keepalive is shorter than the header, so nothing is left of it.
+            offsets = np.append(offsets[:-1][is_data], offsets[-1])
+            starts = starts[is_data]
+        lsn = overlapping(data, ">u8")[starts + 1].astype(np.uint64)
+        return cls(np.frombuffer(memoryview(kept or b""), np.uint8), offsets, lsn)
 
     @classmethod
     def of(cls, frames: Sequence[bytes], lsn: Sequence[int] | None = None) -> Self:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.errors import SegmentCorrupt
+
+WAL_DATA: Final = ord("w")
+KEEPALIVE: Final = ord("k")
+"""What a sender's messages begin with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +45,6 @@ class Messages:
     def slice(self, start: int, stop: int) -> Messages:
         """Messages `start` to `stop`, sharing this buffer."""
         return Messages(self.data, self.bounds[start : stop + 1], self.lead)
-
-    def without(self, places: NDArray[np.intp]) -> Messages:
-        """All but the messages at these places, which are in order, copied together."""
-        ends = [-1, *places.tolist(), len(self)]
-        runs = [self.slice(after + 1, end) for after, end in pairwise(ends)]
-        bounds = np.zeros(len(self) - len(places) + 1, dtype=np.int64)
-        np.cumsum(np.concatenate([np.diff(run.bounds) for run in runs]), out=bounds[1:])
-        data = np.concatenate([self.data[run.bounds[0] : run.bounds[-1]] for run in runs])
-        return Messages(data, bounds, self.lead)
 
     @property
     def tags(self) -> NDArray[np.uint8]:

@@ -19,11 +19,9 @@ from psycopg import pq
 
 from tailrace.errors import SourceError
 from tailrace.postgres.integers import integers_at
-from tailrace.postgres.messages import Messages
+from tailrace.postgres.messages import KEEPALIVE, WAL_DATA, Messages
 
 _COPY_DATA: Final = ord("d")
-_WAL_DATA: Final = ord("w")
-_KEEPALIVE: Final = ord("k")
 _COPY_BOTH: Final = b"W"
 _ERROR: Final = b"E"
 _PASSING: Final = b"NSA"
@@ -198,7 +196,7 @@ class PlainWire:
         likely = np.flatnonzero(data[: -_HEADER_BYTES - 1] == _COPY_DATA)
         likely = likely[data[likely + 1] == 0]
         tags = data[likely + _HEADER_BYTES]
-        starts: NDArray[np.int64] = likely[(tags == _WAL_DATA) | (tags == _KEEPALIVE)]
+        starts: NDArray[np.int64] = likely[(tags == WAL_DATA) | (tags == KEEPALIVE)]
         if not len(starts) or starts[0] != 0:
             return self._followed()
         ends = starts + 1 + integers_at(data, starts + 1, ">u4")
