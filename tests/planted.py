@@ -32,8 +32,8 @@ MUTANTS: Final = (
     Mutant(
         "keepalives are acknowledged at once",
         "capture/core.py",
-        "                self._idle = _Idle(heard[-1], self._last_end)\n            messages",
-        "                self.durable = max(self.durable, heard[-1])\n            messages",
+        "                self._idle = _Idle(position, self._last_end)\n            messages",
+        "                self.durable = max(self.durable, position)\n            messages",
         CORE,
     ),
     Mutant(

@@ -1,9 +1,10 @@
-"""The loop that reads a connection, at the end of a stream."""
+"""The loop that reads a connection, under way and at the end of a stream."""
 
 from __future__ import annotations
 
 import socket
 import struct
+import threading
 import time
 from collections.abc import Iterator
 from typing import cast
@@ -18,8 +19,10 @@ from tailrace.capture.metrics import Metrics
 from tailrace.capture.streaming import Streaming
 from tailrace.capture.writing import WritingThread
 from tailrace.model import Lsn
+from tailrace.postgres.frames import Frames
 from tailrace.postgres.replication import ReplicationConnection
 from tailrace.postgres.wire import PlainWire
+from tests.capture.wal import START, Wal, insert
 
 GIVES_UP = Limits(receive_timeout_s=1.0)
 """On a connection from which nothing comes: that is another error."""
@@ -69,3 +72,41 @@ def test_f086_an_error_is_raised_at_once_though_the_server_keeps_the_connection(
         )
         with pytest.raises(psycopg.errors.InternalError_, match="could not map filenumber"):
             streaming.run()
+
+
+class _Recorded:
+    """Takes segments as a log would, and notes how many transactions each held."""
+
+    def __init__(self) -> None:
+        self.counts: list[int] = []
+
+    def append(self, frames: Frames) -> None:
+        self.counts.append(len(frames.transactions.end_lsn))
+
+
+def test_what_a_steady_sender_sends_is_gathered_and_nothing_waits_for_its_end() -> None:
+    """Two thousand commits, each sent when the last one has been read or a moment later."""
+    recorded, wal, stop = _Recorded(), Wal(), threading.Event()
+    writing = WritingThread(cast(TranslatingWriter, recorded))
+    server, ours = socket.socketpair()
+    with server, ours:
+        core = Core(START, limits=Limits(), now=time.monotonic())
+        streaming = Streaming(
+            cast(ReplicationConnection, Connected(ours)),
+            core,
+            writing,
+            metrics=Metrics("main"),
+            should_stop=stop.is_set,
+        )
+        running = threading.Thread(target=streaming.run)
+        running.start()
+        for number in range(2000):
+            for message in wal.commit(insert(number)).messages():
+                server.sendall(b"d" + struct.pack(">I", 4 + len(message)) + message)
+        while sum(recorded.counts) < 2000 and running.is_alive():
+            time.sleep(0.01)
+        stop.set()
+        running.join()
+    assert writing.close(10.0) is None
+    assert sum(recorded.counts) == 2000 and core.durable == wal.end
+    assert len(recorded.counts) < 200

@@ -24,6 +24,8 @@ ANY_FRAMES = st.lists(st.tuples(LSNS, st.binary(min_size=1, max_size=40)), max_s
 
 Given = list[tuple[int, bytes]]
 
+_KEEPALIVE = b"k" + bytes(17)
+
 
 def _of(given_frames: Given) -> Frames:
     return Frames.of([frame for _, frame in given_frames], [lsn for lsn, _ in given_frames])
@@ -45,6 +47,19 @@ def test_frames_are_what_the_messages_held(given_frames: Given) -> None:
         _listed(Frames.from_wal_messages(Messages.of([memoryview(m) for m in messages])))
         == given_frames
     )
+
+
+@given(st.lists(st.one_of(st.none(), st.tuples(LSNS, st.binary(min_size=1, max_size=40)))))
+def test_keepalives_between_the_messages_leave_nothing(given_frames: list[Any]) -> None:
+    """None stands for a keepalive."""
+    messages = [_KEEPALIVE if each is None else _message(*each) for each in given_frames]
+    kept = [each for each in given_frames if each is not None]
+    assert _listed(Frames.from_wal_messages(Messages.of(messages))) == kept
+
+
+def test_a_keepalive_as_long_as_a_frame_is_refused() -> None:
+    with pytest.raises(SegmentCorrupt):
+        Frames.from_wal_messages(Messages.of([_message(1, b"B"), _KEEPALIVE + bytes(8)]))
 
 
 @pytest.mark.parametrize("size", [0, 1, 24, 25])

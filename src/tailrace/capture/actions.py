@@ -17,10 +17,10 @@ class Limits:
     seal_age_s: float = 0.050
     # A drained socket means that no more comes soon, but only after little has come: a sender that
     # is about as fast as we are leaves it drained after every row. See `trickle`.
-    trickle_bytes: int = 64 << 10
-    trickle_interval_s: float = 0.020
-    # What a transaction weighs beside its bytes: some 250 in a second may be sealed one by one.
-    trickle_transaction_bytes: int = 12 << 10
+    trickle_bytes: int = 128 << 10
+    trickle_interval_s: float = 0.040
+    # What a transaction weighs beside its bytes: some 400 in a second may be sealed one by one.
+    trickle_transaction_bytes: int = 8 << 10
     part_bytes: int = 8 << 20
     pending_bytes_max: int = 32 << 20
     progress_interval_s: float = 1.0

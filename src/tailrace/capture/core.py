@@ -132,12 +132,16 @@ class Core:
         return self.is_at_rest or pending_bytes < self._limits.pending_bytes_max
 
     @property
-    def is_collecting(self) -> bool:
+    def piece_bytes_max(self) -> int:
+        """No more should be handed over at once: what is sealed or stored as a part is as large."""
+        return min(self._limits.seal_bytes, self._limits.part_bytes)
+
+    def is_collecting(self, now: float) -> bool:
         """True while nothing more can be sealed: a job is under way, or so much has come that what
         comes next waits for its age.
         """
-        next_bytes = self._limits.trickle_transaction_bytes
-        return self._job is not None or not self._trickle.allows(self._weight_bytes + next_bytes)
+        next_bytes = self._weight_bytes + self._limits.trickle_transaction_bytes
+        return self._job is not None or not self._trickle.allows(next_bytes, now)
 
     @property
     def is_at_rest(self) -> bool:
@@ -247,9 +251,8 @@ class Core:
     # Deciding.
 
     def _next_job(self, now: float) -> Job | None:
-        self._trickle.grow(now)
         if not self._queue and self._is_seal_due(now):
-            self._trickle.spend(self._weight_bytes)
+            self._trickle.spend(self._weight_bytes, now)
             self._queue_complete()
         if self._queue:
             return self._queue.popleft()
@@ -260,7 +263,7 @@ class Core:
 
     def _is_seal_due(self, now: float) -> bool:
         is_old = now >= self._complete_at + self._limits.seal_age_s
-        is_trickle = self._is_drained and self._trickle.allows(self._weight_bytes)
+        is_trickle = self._is_drained and self._trickle.allows(self._weight_bytes, now)
         return is_trickle or self._is_stopping or is_old
 
     @property

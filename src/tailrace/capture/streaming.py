@@ -20,11 +20,11 @@ from tailrace.failpoint import failpoint
 from tailrace.postgres.replication import ReplicationConnection
 from tailrace.postgres.wire import Wire
 
-READ_BYTES: Final = 256 << 10
+READ_BYTES: Final = 1 << 20
 STOP_TIMEOUT_S: Final = 5.0
-GATHER_S: Final = 0.020
+GATHER_S: Final = 0.050
 GATHER_PAUSE_S: Final = 0.0003
-GATHER_PAUSE_MAX_S: Final = 0.0024
+GATHER_PATIENCE_MS: Final = 8
 _LITTLE_BYTES: Final = 8 << 10
 METRICS_S: Final = 0.1
 _POLL_MAX_S: Final = 0.5
@@ -47,6 +47,7 @@ class Streaming:
         self._writing = writing
         self._metrics = metrics
         self._should_stop = should_stop
+        self._read_bytes = min(READ_BYTES, core.piece_bytes_max)
         self._has_more = False
         self._observe_at = 0.0
         self._poll_writing = select.poll()
@@ -82,20 +83,23 @@ class Streaming:
         ready = poller.poll(0 if is_reading and self._has_more else timeout_s * 1000)
         files = {file for file, _ in ready}
         if self._writing.fileno() in files:
-            header = self._writing.take_result()
-            failpoint("stream.before_stored")
-            self._core.stored(time.monotonic())
-            if header is not None:
-                self._metrics.sealed(header)
+            self._take_result()
         if is_reading and (self._has_more or self._connection.fileno() in files):
             self._read()
         elif is_reading:
             self._core.drained(time.monotonic())
 
+    def _take_result(self) -> None:
+        header = self._writing.take_result()
+        failpoint("stream.before_stored")
+        self._core.stored(time.monotonic())
+        if header is not None:
+            self._metrics.sealed(header)
+
     def _read(self) -> None:
         wire, began = self._connection.wire, time.monotonic()
-        is_all = wire.receive(READ_BYTES)
-        if is_all and wire.pending_bytes and self._core.is_collecting:
+        is_all = wire.receive(self._read_bytes)
+        if is_all and wire.pending_bytes and self._core.is_collecting(began):
             is_all = self._gather(wire)
         messages = wire.take()
         # A sender that has reported an error waits for a command, and sends no more.
@@ -113,14 +117,19 @@ class Streaming:
         its price. But its socket holds no more than some two hundred rows, so a pause is short
         unless little comes. Returns whether that was all.
         """
-        deadline, pause_s = time.monotonic() + GATHER_S, GATHER_PAUSE_S
-        while time.monotonic() < deadline and not self._poll_writing.poll(0):
-            time.sleep(pause_s)
+        deadline, patience_ms = time.monotonic() + GATHER_S, 0
+        while (now := time.monotonic()) < deadline:
+            if self._poll_writing.poll(patience_ms):
+                self._take_result()
+                if not (self._core.is_at_rest and self._core.is_collecting(now)):
+                    break
+            if not patience_ms:
+                time.sleep(GATHER_PAUSE_S)
             before = wire.pending_bytes
-            if not wire.receive(READ_BYTES):
+            if not wire.receive(self._read_bytes):
                 return False
             is_little = wire.pending_bytes - before < _LITTLE_BYTES
-            pause_s = min(2 * pause_s, GATHER_PAUSE_MAX_S) if is_little else GATHER_PAUSE_S
+            patience_ms = min(2 * patience_ms or 1, GATHER_PATIENCE_MS) if is_little else 0
         return True
 
     def _carry_out(self, action: Action) -> None:

@@ -15,18 +15,17 @@ class Trickle:
         self._bytes_max = bytes_max
         self._interval_s = interval_s
         self._at = now
-        self._allowed_bytes = float(bytes_max)
+        self._left_bytes = float(bytes_max)
 
-    def grow(self, now: float) -> None:
-        """Let time have passed."""
-        grown = self._bytes_max * (now - self._at) / self._interval_s
-        self._allowed_bytes = min(self._allowed_bytes + grown, self._bytes_max)
+    def allows(self, count: int, now: float) -> bool:
+        """Whether so many bytes may be sealed at once: after a rest, whatever has come."""
+        return min(count, self._bytes_max) <= self._allowed_bytes(now)
+
+    def spend(self, count: int, now: float) -> None:
+        """So many bytes are being sealed."""
+        self._left_bytes = max(self._allowed_bytes(now) - count, 0.0)
         self._at = now
 
-    def allows(self, count: int) -> bool:
-        """Whether so many bytes may be sealed at once."""
-        return count <= self._allowed_bytes
-
-    def spend(self, count: int) -> None:
-        """So many bytes are being sealed."""
-        self._allowed_bytes = max(self._allowed_bytes - count, 0.0)
+    def _allowed_bytes(self, now: float) -> float:
+        grown = self._bytes_max * (now - self._at) / self._interval_s
+        return min(self._left_bytes + grown, self._bytes_max)
