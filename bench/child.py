@@ -73,6 +73,11 @@ class Child:
     ) -> None:
         self.stop(patient=kind is None)
 
+    @property
+    def pid(self) -> int:
+        """Of the program's process."""
+        return self._process.pid
+
     def event(self, name: str) -> dict[str, Any]:
         """Wait for the program to say `name`; what it says before is passed over."""
         *_, last = self.events_until(name)

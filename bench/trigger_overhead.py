@@ -1,42 +1,37 @@
-"""`trigger_overhead`: what capture costs the writer of a table, beside no capture at all and beside
-a plain outbox trigger that keeps rows as jsonb.
+"""`trigger_overhead`: what capture costs the writer of a table.
 
-The writer is a plain client with the settings that a session has by default: it sends one statement
-of a hundred rows after the other, and each is durable when the next is sent. After a hand-over the
-table has no triggers, and the same writer is measured while the real daemon, with a log that begins
-there, reads the WAL on the same cores; and while `pg_recvlogical` does, which takes the least that
-anybody can.
+With triggers, beside no capture at all and beside a plain outbox trigger that keeps rows as jsonb.
+After a hand-over the table has no triggers, and the same writer is measured while the real daemon
+reads the WAL on the same cores: beside none, and beside a reader that throws everything away, which
+shows what is left if only Postgres decodes. That is done with large commits and with small ones.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-import psycopg
-
 from bench.report import Bound, Line, Report, ratio_line
-from bench.sides import recvlogical
 from bench.source import Source
+from bench.wal_readers import DISCARD, NONE, WAL, wal_readers
 from bench.workbench import Workbench
 from bench.workload import make_orders
+from bench.writer import Sides, Writer, take_turns
 from tailrace.control.schema import migrate
-from tailrace.postgres.buffer import buffer
 from tailrace.postgres.catalog import TableInfo, tables_matching
-from tailrace.postgres.quote import statement
-from tailrace.postgres.server import insert_position
 from tailrace.postgres.session import Connection, connect
 from tailrace.postgres.triggers import install_triggers, switch_triggers
 
 OUTBOX_FLOOR: Final = 1.1
 WAL_FLOOR: Final = 0.9
-ROWS_PER_STATEMENT: Final = 100
+ROWS_PER_COMMIT: Final = (100, 1)
 LOCK_MS: Final = 5000
-_POLL_S: Final = 0.05
-_ROWS_SHARE: Final = 10
-"""Of the rows of a backlog, one in so many is written by each side in each round."""
+_SLICES_PER_ROUND: Final = 3
+_SLICE_SHARE: Final = 1500
+"""Of the rows of a backlog, one in so many is a commit of a slice, which takes half a second."""
+_SMALL_FACTOR: Final = 3
+"""Of small commits there are so many more."""
 
 _OUTBOX: Final = """
 CREATE TABLE bench.outbox (
@@ -61,47 +56,42 @@ CREATE TRIGGER outbox AFTER INSERT OR UPDATE OR DELETE ON public.orders
     FOR EACH ROW EXECUTE FUNCTION bench.to_outbox();
 """
 
-_STATEMENTS: Final = {
-    "insert": """
-INSERT INTO public.orders
-SELECT g, g % 10007, (g % 99999989) / 100.0, substr(md5(g::text), 1, 20),
-       '2026-01-01'::timestamptz + g * interval '1.234567 seconds', g % 3 = 0
-  FROM generate_series($1::bigint, $2::bigint) AS g""",
-    "update": "UPDATE public.orders SET paid = NOT paid WHERE id BETWEEN $1 AND $2",
-    "delete": "DELETE FROM public.orders WHERE id BETWEEN $1 AND $2",
-}
 
-KINDS: Final = tuple(_STATEMENTS)
-SIDES: Final = ("none", "triggers", "outbox")
-READERS: Final = ("wal", "pg_recvlogical")
-"""Of the WAL, beside the writer: the daemon, and the least that anybody can do."""
+class Triggers:
+    """The triggers that see the table's changes: none, ours or the outbox's."""
+
+    names = (NONE, "triggers", "outbox")
+
+    def __init__(self, conn: Connection, table: TableInfo) -> None:
+        self._conn = conn
+        self._table = table
+
+    @contextmanager
+    def beside(self, name: str) -> Iterator[None]:
+        """See `Sides.beside`."""
+        conn = self._conn
+        if name == "triggers":
+            switch_triggers(conn, self._table, enabled=True)
+        elif name == "outbox":
+            conn.execute("ALTER TABLE public.orders ENABLE TRIGGER outbox")
+        yield
+        conn.execute("ALTER TABLE public.orders DISABLE TRIGGER ALL")
 
 
 def run(workbench: Workbench) -> Report:
     """Measure."""
-    rows = max(ROWS_PER_STATEMENT, workbench.options.rows // _ROWS_SHARE)
-    rows -= rows % ROWS_PER_STATEMENT
+    lines: list[Line] = []
     samples: list[dict[str, object]] = []
     with workbench.source("trigger_overhead") as source, connect(source.database.dsn) as conn:
         table = _prepare(source, conn)
-        for round_number in range(workbench.options.rounds):
-            for turn in range(len(SIDES)):
-                side = SIDES[(turn + round_number) % len(SIDES)]
-                _choose(conn, table, side)
-                samples.append(_written(conn, side, rows))
-                workbench.say(f"round {round_number + 1} {_described(samples[-1])}")
-            for turn in range(len(READERS)):
-                _choose(conn, table, "none")
-                reader = READERS[(turn + round_number) % len(READERS)]
-                samples.append(_beside(reader, source, conn, rows))
-                workbench.say(f"round {round_number + 1} {_described(samples[-1])}")
-    lines = [line for kind in KINDS for line in _lines(samples, kind)]
-    return Report(
-        "trigger_overhead",
-        lines,
-        samples,
-        {"rows": rows, "rows_per_statement": ROWS_PER_STATEMENT},
-    )
+        measured = _measured(workbench, conn, Triggers(conn, table), 100, samples)
+        for kind, rates in measured:
+            lines += _trigger_lines(kind, rates)
+        for rows in ROWS_PER_COMMIT:
+            with wal_readers(source) as readers:
+                for kind, rates in _measured(workbench, conn, readers, rows, samples):
+                    lines += _wal_lines(kind, rows, rates)
+    return Report("trigger_overhead", lines, samples)
 
 
 def _prepare(source: Source, conn: Connection) -> TableInfo:
@@ -111,82 +101,50 @@ def _prepare(source: Source, conn: Connection) -> TableInfo:
     conn.execute(_OUTBOX)
     (table,) = tables_matching(conn, ["public.orders"])
     install_triggers(conn, table, lock_timeout_ms=LOCK_MS)
+    conn.execute("ALTER TABLE public.orders DISABLE TRIGGER ALL")
     return table
 
 
-def _choose(conn: Connection, table: TableInfo, side: str) -> None:
-    """Empty everything and let one side see the table's changes."""
-    conn.execute("TRUNCATE public.orders, bench.outbox")
-    conn.execute("ALTER TABLE public.orders DISABLE TRIGGER ALL")
-    if side == "triggers":
-        switch_triggers(conn, table, enabled=True)
-    elif side == "outbox":
-        conn.execute("ALTER TABLE public.orders ENABLE TRIGGER outbox")
-    conn.execute(statement("TRUNCATE {}", buffer(table.oid)))
+def _measured(
+    workbench: Workbench,
+    conn: Connection,
+    sides: Sides,
+    rows: int,
+    samples: list[dict[str, object]],
+) -> Iterator[tuple[str, Mapping[str, list[float]]]]:
+    writer = Writer(conn, rows_per_statement=rows)
     # So that no checkpoint falls into what is measured.
     conn.execute("CHECKPOINT")
+    commits = workbench.options.rows // _SLICE_SHARE * (_SMALL_FACTOR if rows == 1 else 1)
+    slices = workbench.options.rounds * _SLICES_PER_ROUND
+    for kind, rates in take_turns(writer, sides, slices=slices, statements=commits):
+        samples += [
+            {"side": side, "kind": kind, "rows_per_commit": rows, "rows_per_s": values}
+            for side, values in rates.items()
+        ]
+        described = ", ".join(f"{side} {_middle(values):,.0f}" for side, values in rates.items())
+        workbench.say(f"{kind}, {rows} rows a commit: {described} rows/s")
+        yield kind, rates
 
 
-def _written(conn: Connection, side: str, rows: int) -> dict[str, object]:
-    sample: dict[str, object] = {"side": side, "rows": rows}
-    with psycopg.RawCursor(conn) as client:
-        for kind, statement_text in _STATEMENTS.items():
-            with _timed(sample, kind, rows):
-                for first in range(1, rows + 1, ROWS_PER_STATEMENT):
-                    bounds = (first, first + ROWS_PER_STATEMENT - 1)
-                    client.execute(statement_text.encode(), bounds, prepare=True)
-    return sample
+def _middle(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]
 
 
-def _beside(reader: str, source: Source, conn: Connection, rows: int) -> dict[str, object]:
-    """The writer beside a reader of the WAL that has nothing else to do: the daemon has neither to
-    catch up with what was before, nor to merge what it has caught up with.
-    """
-    source.begin_anew()
-    if reader == "pg_recvlogical":
-        with recvlogical(source):
-            return _written(conn, reader, rows)
-    with source.capture("socket", len(KINDS) * rows) as child:
-        child.event("streaming")
-        _wait_caught_up(conn, source)
-        sample = _written(conn, reader, rows)
-        child.event("done")
-    return sample
-
-
-def _wait_caught_up(conn: Connection, source: Source) -> None:
-    """Until the log holds all that was written before now, by whichever side."""
-    behind = """SELECT confirmed_flush_lsn < %s::pg_lsn FROM pg_replication_slots
-                 WHERE slot_name = %s"""
-    until = str(insert_position(conn))
-    while conn.execute(behind, (until, source.names.slot)).fetchone() != (False,):
-        time.sleep(_POLL_S)
-
-
-@contextmanager
-def _timed(sample: dict[str, object], name: str, rows: int) -> Iterator[None]:
-    began = time.perf_counter()
-    yield
-    sample[name] = rows / (time.perf_counter() - began)
-
-
-def _rates(samples: list[dict[str, object]], side: str, kind: str) -> list[float]:
-    return [float(str(sample[kind])) for sample in samples if sample["side"] == side]
-
-
-def _described(sample: dict[str, object]) -> str:
-    figures = [f"{k} {float(str(v)):,.0f}" for k, v in sample.items() if k not in ("side", "rows")]
-    return f"{sample['side']}: {', '.join(figures)} rows/s"
-
-
-def _lines(samples: list[dict[str, object]], kind: str) -> list[Line]:
-    none, outbox = (_rates(samples, side, kind) for side in ("none", "outbox"))
-    ours, wal = (_rates(samples, side, kind) for side in ("triggers", "wal"))
-    bare = _rates(samples, "pg_recvlogical", kind)
-    floor, handed_over = Bound(OUTBOX_FLOOR), f"{kind}, handed over to the wal"
+def _trigger_lines(kind: str, rates: Mapping[str, list[float]]) -> list[Line]:
+    ours, what = rates["triggers"], f"{kind}, triggers"
     return [
-        ratio_line(f"{kind}, triggers", "rows/s", ours, outbox, floor, beside_name="outbox"),
-        ratio_line(f"{kind}, triggers", "rows/s", ours, none, None, beside_name="no capture"),
-        ratio_line(handed_over, "rows/s", wal, none, Bound(WAL_FLOOR), beside_name="no capture"),
-        ratio_line(handed_over, "rows/s", wal, bare, None, beside_name="beside pg_recvlogical"),
+        ratio_line(
+            what, "rows/s", ours, rates["outbox"], Bound(OUTBOX_FLOOR), beside_name="outbox"
+        ),
+        ratio_line(what, "rows/s", ours, rates[NONE], None, beside_name=NONE),
+    ]
+
+
+def _wal_lines(kind: str, rows: int, rates: Mapping[str, list[float]]) -> list[Line]:
+    none, what = rates[NONE], f"{kind}, {rows} a commit, handed over to the wal"
+    least = f"{kind}, {rows} a commit, {DISCARD}"
+    return [
+        ratio_line(what, "rows/s", rates[WAL], none, Bound(WAL_FLOOR), beside_name=NONE),
+        ratio_line(least, "rows/s", rates[DISCARD], none, None, beside_name=NONE),
     ]

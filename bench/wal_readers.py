@@ -1,0 +1,97 @@
+"""Readers of the WAL beside a writer: the real daemon, one that throws everything away, and none.
+
+All of them are there all the time, but stopped, with the walsender that serves them, as long as
+they are not wanted: a stopped process takes nothing. What was written while one was stopped it
+reads before the next slice.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from bench.child import Child
+from bench.source import Source
+from tailrace.postgres.server import insert_position
+from tailrace.postgres.session import Connection, connect
+
+NONE: Final = "no capture"
+WAL: Final = "wal"
+DISCARD: Final = "a reader that throws away"
+
+_POLL_S: Final = 0.02
+_SETTLE_S: Final = 0.1
+"""From what was sent last until it is durable, if nothing more comes."""
+
+_ENDLESS: Final = 1 << 60
+
+
+class WalReaders:
+    """The sides; each is a slot and the process that reads it."""
+
+    names = (NONE, WAL, DISCARD)
+
+    def __init__(self, conn: Connection, readers: Mapping[str, tuple[str, int]]) -> None:
+        self._conn = conn
+        self._readers = readers
+
+    @contextmanager
+    def beside(self, name: str) -> Iterator[None]:
+        """See `Sides.beside`."""
+        self._catch_up()
+        stopped = [
+            pid
+            for reader, (slot, process) in self._readers.items()
+            if reader != name
+            for pid in (process, self._sender(slot))
+        ]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
+
+    def _sender(self, slot: str) -> int:
+        row = self._conn.execute(
+            "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", (slot,)
+        ).fetchone()
+        assert row is not None and row[0] is not None, f"nobody reads {slot}"
+        return int(row[0])
+
+    def _catch_up(self) -> None:
+        behind = "SELECT count(*) FROM pg_stat_replication WHERE sent_lsn < %s::pg_lsn"
+        until = str(insert_position(self._conn))
+        while self._conn.execute(behind, (until,)).fetchone() != (0,):
+            time.sleep(_POLL_S)
+        time.sleep(_SETTLE_S)
+
+
+@contextmanager
+def wal_readers(source: Source) -> Iterator[WalReaders]:
+    """Both readers, on a log and slots that begin now: nobody has to catch up with what was."""
+    source.begin_anew()
+    with (
+        connect(source.database.dsn) as conn,
+        source.slot() as slot,
+        _discard(source, slot) as discard,
+        source.capture("socket", _ENDLESS) as capture,
+    ):
+        for child in (discard, capture):
+            child.event("streaming")
+        readers = {WAL: (source.names.slot, capture.pid), DISCARD: (slot, discard.pid)}
+        yield WalReaders(conn, readers)
+
+
+def _discard(source: Source, slot: str) -> Child:
+    task = {
+        "dsn": source.database.dsn,
+        "slot": slot,
+        "publication": source.names.publication,
+    }
+    return Child("discard", task, log=source.directory / "discard.log")
