@@ -67,14 +67,14 @@ class Triggers:
         self._table = table
 
     @contextmanager
-    def beside(self, name: str) -> Iterator[None]:
+    def beside(self, name: str) -> Iterator[str]:
         """See `Sides.beside`."""
         conn = self._conn
         if name == "triggers":
             switch_triggers(conn, self._table, enabled=True)
         elif name == "outbox":
             conn.execute("ALTER TABLE public.orders ENABLE TRIGGER outbox")
-        yield
+        yield "public.orders"
         conn.execute("ALTER TABLE public.orders DISABLE TRIGGER ALL")
 
 

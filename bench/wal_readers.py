@@ -1,8 +1,8 @@
 """Readers of the WAL beside a writer: the real daemon, one that throws everything away, and none.
 
 All of them are there all the time, but stopped, with the walsender that serves them, as long as
-they are not wanted: a stopped process takes nothing. What was written while one was stopped it
-reads before the next slice.
+they are not wanted: a stopped process takes nothing. Each side has a table of its own, so that no
+reader has work left from what was written beside another one.
 """
 
 from __future__ import annotations
@@ -29,6 +29,16 @@ _SETTLE_S: Final = 0.1
 
 _ENDLESS: Final = 1 << 60
 
+_TABLES: Final = {NONE: "bench.unread", WAL: "public.orders", DISCARD: "bench.discarded"}
+_DISCARDED: Final = "bench_discarded"
+_PREPARE: Final = f"""
+DROP TABLE IF EXISTS bench.unread, bench.discarded;
+CREATE TABLE bench.unread (LIKE public.orders INCLUDING ALL);
+CREATE TABLE bench.discarded (LIKE public.orders INCLUDING ALL);
+TRUNCATE public.orders;
+CREATE PUBLICATION {_DISCARDED} FOR TABLE bench.discarded;
+"""
+
 
 class WalReaders:
     """The sides; each is a slot and the process that reads it."""
@@ -40,7 +50,7 @@ class WalReaders:
         self._readers = readers
 
     @contextmanager
-    def beside(self, name: str) -> Iterator[None]:
+    def beside(self, name: str) -> Iterator[str]:
         """See `Sides.beside`."""
         self._catch_up()
         stopped = [
@@ -52,7 +62,7 @@ class WalReaders:
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
         try:
-            yield
+            yield _TABLES[name]
         finally:
             for pid in stopped:
                 os.kill(pid, signal.SIGCONT)
@@ -75,23 +85,21 @@ class WalReaders:
 @contextmanager
 def wal_readers(source: Source) -> Iterator[WalReaders]:
     """Both readers, on a log and slots that begin now: nobody has to catch up with what was."""
-    source.begin_anew()
-    with (
-        connect(source.database.dsn) as conn,
-        source.slot() as slot,
-        _discard(source, slot) as discard,
-        source.capture("socket", _ENDLESS) as capture,
-    ):
-        for child in (discard, capture):
-            child.event("streaming")
-        readers = {WAL: (source.names.slot, capture.pid), DISCARD: (slot, discard.pid)}
-        yield WalReaders(conn, readers)
+    with connect(source.database.dsn) as conn:
+        conn.execute(f"DROP PUBLICATION IF EXISTS {_DISCARDED}")
+        conn.execute(_PREPARE)
+        source.begin_anew()
+        with (
+            source.slot() as slot,
+            _discard(source, slot) as discard,
+            source.capture("socket", _ENDLESS) as capture,
+        ):
+            for child in (discard, capture):
+                child.event("streaming")
+            readers = {WAL: (source.names.slot, capture.pid), DISCARD: (slot, discard.pid)}
+            yield WalReaders(conn, readers)
 
 
 def _discard(source: Source, slot: str) -> Child:
-    task = {
-        "dsn": source.database.dsn,
-        "slot": slot,
-        "publication": source.names.publication,
-    }
+    task = {"dsn": source.database.dsn, "slot": slot, "publication": _DISCARDED}
     return Child("discard", task, log=source.directory / "discard.log")

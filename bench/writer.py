@@ -18,12 +18,12 @@ from tailrace.postgres.session import Connection
 
 _STATEMENTS: Final = {
     "insert": """
-INSERT INTO public.orders
+INSERT INTO {}
 SELECT g, g % 10007, (g % 99999989) / 100.0, substr(md5(g::text), 1, 20),
        '2026-01-01'::timestamptz + g * interval '1.234567 seconds', g % 3 = 0
   FROM generate_series($1::bigint, $2::bigint) AS g""",
-    "update": "UPDATE public.orders SET paid = NOT paid WHERE id BETWEEN $1 AND $2",
-    "delete": "DELETE FROM public.orders WHERE id BETWEEN $1 AND $2",
+    "update": "UPDATE {} SET paid = NOT paid WHERE id BETWEEN $1 AND $2",
+    "delete": "DELETE FROM {} WHERE id BETWEEN $1 AND $2",
 }
 
 KINDS: Final = tuple(_STATEMENTS)
@@ -37,8 +37,8 @@ class Sides(Protocol):
         """All of them."""
         ...
 
-    def beside(self, name: str) -> AbstractContextManager[None]:
-        """While this lasts, the writer is beside that side and no other."""
+    def beside(self, name: str) -> AbstractContextManager[str]:
+        """While this lasts, the writer is beside that side and no other; the table to write to."""
         ...
 
 
@@ -50,14 +50,13 @@ class Writer:
     def __init__(self, conn: Connection, *, rows_per_statement: int) -> None:
         self._conn = conn
         self._rows = rows_per_statement
-        self._next = dict.fromkeys(KINDS, 1)
-        conn.execute("TRUNCATE public.orders")
+        self._next: defaultdict[tuple[str, str], int] = defaultdict(lambda: 1)
 
-    def write(self, kind: str, statement_count: int) -> float:
-        """Change the next rows; rows in a second."""
-        first, text = self._next[kind], _STATEMENTS[kind].encode()
+    def write(self, table: str, kind: str, statement_count: int) -> float:
+        """Change the table's next rows; rows in a second."""
+        first, text = self._next[table, kind], _STATEMENTS[kind].format(table).encode()
         last = first + statement_count * self._rows
-        self._next[kind] = last
+        self._next[table, kind] = last
         with psycopg.RawCursor(self._conn) as client:
             began = time.perf_counter()
             for row in range(first, last, self._rows):
@@ -74,6 +73,6 @@ def take_turns(
         for number in range(slices):
             for turn in range(len(sides.names)):
                 name = sides.names[(turn + number) % len(sides.names)]
-                with sides.beside(name):
-                    rates[name].append(writer.write(kind, statements))
+                with sides.beside(name) as table:
+                    rates[name].append(writer.write(table, kind, statements))
         yield kind, rates
