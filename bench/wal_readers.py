@@ -31,12 +31,13 @@ _ENDLESS: Final = 1 << 60
 
 _TABLES: Final = {NONE: "bench.unread", WAL: "public.orders", DISCARD: "bench.discarded"}
 _DISCARDED: Final = "bench_discarded"
-_PREPARE: Final = f"""
+_PREPARE: Final = """
+DROP PUBLICATION IF EXISTS bench_discarded;
 DROP TABLE IF EXISTS bench.unread, bench.discarded;
 CREATE TABLE bench.unread (LIKE public.orders INCLUDING ALL);
 CREATE TABLE bench.discarded (LIKE public.orders INCLUDING ALL);
 TRUNCATE public.orders;
-CREATE PUBLICATION {_DISCARDED} FOR TABLE bench.discarded;
+CREATE PUBLICATION bench_discarded FOR TABLE bench.discarded;
 """
 
 
@@ -86,7 +87,6 @@ class WalReaders:
 def wal_readers(source: Source) -> Iterator[WalReaders]:
     """Both readers, on a log and slots that begin now: nobody has to catch up with what was."""
     with connect(source.database.dsn) as conn:
-        conn.execute(f"DROP PUBLICATION IF EXISTS {_DISCARDED}")
         conn.execute(_PREPARE)
         source.begin_anew()
         with (

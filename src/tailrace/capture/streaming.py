@@ -23,11 +23,12 @@ from tailrace.postgres.wire import Wire
 READ_BYTES: Final = 1 << 20
 STOP_TIMEOUT_S: Final = 5.0
 GATHER_S: Final = 0.050
-GATHER_PAUSE_S: Final = 0.0003
-GATHER_PATIENCE_MS: Final = 8
-_LITTLE_BYTES: Final = 8 << 10
+PAUSE_MIN_S: Final = 0.000125
+PAUSE_MAX_S: Final = 0.008
+PAUSE_BYTES: Final = 6 << 10
 METRICS_S: Final = 0.1
 _POLL_MAX_S: Final = 0.5
+_POLL_MIN_S: Final = 0.001
 
 
 class Streaming:
@@ -48,6 +49,7 @@ class Streaming:
         self._metrics = metrics
         self._should_stop = should_stop
         self._read_bytes = min(READ_BYTES, core.piece_bytes_max)
+        self._pause_s = PAUSE_MIN_S
         self._has_more = False
         self._observe_at = 0.0
         self._poll_writing = select.poll()
@@ -114,23 +116,31 @@ class Streaming:
         """Wait a moment for more, as nothing can be sealed at once anyway.
 
         A sender on the same machine is read a few rows at a time, and every turn of the loop has
-        its price. But its socket holds no more than some two hundred rows, so a pause is short
-        unless little comes. Returns whether that was all.
+        its price. But its socket holds no more than some two hundred rows: pauses are as long as a
+        third of that takes to come. Returns whether that was all.
         """
-        deadline, patience_ms = time.monotonic() + GATHER_S, 0
+        deadline = time.monotonic() + GATHER_S
         while (now := time.monotonic()) < deadline:
-            if self._poll_writing.poll(patience_ms):
+            if self._pause():
                 self._take_result()
                 if not (self._core.is_at_rest and self._core.is_collecting(now)):
                     break
-            if not patience_ms:
-                time.sleep(GATHER_PAUSE_S)
             before = wire.pending_bytes
             if not wire.receive(self._read_bytes):
                 return False
-            is_little = wire.pending_bytes - before < _LITTLE_BYTES
-            patience_ms = min(2 * patience_ms or 1, GATHER_PATIENCE_MS) if is_little else 0
+            received = wire.pending_bytes - before
+            if received < PAUSE_BYTES:
+                self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+            elif received > 2 * PAUSE_BYTES:
+                self._pause_s = max(self._pause_s / 2, PAUSE_MIN_S)
         return True
+
+    def _pause(self) -> bool:
+        """Let more come; whether the writer is done, which ends a long pause."""
+        if self._pause_s < _POLL_MIN_S:
+            time.sleep(self._pause_s)
+            return bool(self._poll_writing.poll(0))
+        return bool(self._poll_writing.poll(self._pause_s * 1000))
 
     def _carry_out(self, action: Action) -> None:
         match action:
