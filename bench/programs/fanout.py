@@ -27,7 +27,7 @@ _POLL_S = 0.01
 
 
 def main() -> None:
-    """Every round runs each number of streams once; the first round only warms up."""
+    """Every round runs each number of streams once; the first rounds only warm up."""
     wanted = task()
     stop = stop_with_parent()
     directory = Path(wanted["directory"])

