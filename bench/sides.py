@@ -84,14 +84,6 @@ def run_recvlogical(source: Source, backlog: Backlog, transport: str) -> Reading
 
 
 @contextmanager
-def recvlogical(source: Source) -> Iterator[None]:
-    """Postgres' own client, to a file that it syncs, beside whatever is done meanwhile."""
-    with _recvlogical(source, source.database.dsn) as process:
-        _until_streaming(process)
-        yield
-
-
-@contextmanager
 def _recvlogical(source: Source, address: str, *options: str) -> Iterator[subprocess.Popen[str]]:
     output = source.directory / "recvlogical.out"
     with source.slot() as slot:

@@ -115,7 +115,7 @@ def _measured(
     writer = Writer(conn, rows_per_statement=rows)
     # So that no checkpoint falls into what is measured.
     conn.execute("CHECKPOINT")
-    commits = workbench.options.rows // _SLICE_SHARE * (_SMALL_FACTOR if rows == 1 else 1)
+    commits = max(1, workbench.options.rows // _SLICE_SHARE) * (_SMALL_FACTOR if rows == 1 else 1)
     slices = workbench.options.rounds * _SLICES_PER_ROUND
     for kind, rates in take_turns(writer, sides, slices=slices, statements=commits):
         samples += [

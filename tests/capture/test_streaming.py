@@ -84,29 +84,51 @@ class _Recorded:
         self.counts.append(len(frames.transactions.end_lsn))
 
 
+def _sent(wal: Wal, count: int) -> bytes:
+    """So many commits, as they come over the wire."""
+    messages = [each for number in range(count) for each in wal.commit(insert(number)).messages()]
+    return b"".join(b"d" + struct.pack(">I", 4 + len(each)) + each for each in messages)
+
+
+def _streaming(end: socket.socket, writing: WritingThread, stop: threading.Event) -> Streaming:
+    return Streaming(
+        cast(ReplicationConnection, Connected(end)),
+        Core(START, limits=Limits(), now=time.monotonic()),
+        writing,
+        metrics=Metrics("main"),
+        should_stop=stop.is_set,
+    )
+
+
 def test_what_a_steady_sender_sends_is_gathered_and_nothing_waits_for_its_end() -> None:
     """Two thousand commits, each sent when the last one has been read or a moment later."""
     recorded, wal, stop = _Recorded(), Wal(), threading.Event()
     writing = WritingThread(cast(TranslatingWriter, recorded))
     server, ours = socket.socketpair()
     with server, ours:
-        core = Core(START, limits=Limits(), now=time.monotonic())
-        streaming = Streaming(
-            cast(ReplicationConnection, Connected(ours)),
-            core,
-            writing,
-            metrics=Metrics("main"),
-            should_stop=stop.is_set,
-        )
-        running = threading.Thread(target=streaming.run)
+        running = threading.Thread(target=_streaming(ours, writing, stop).run)
         running.start()
-        for number in range(2000):
-            for message in wal.commit(insert(number)).messages():
-                server.sendall(b"d" + struct.pack(">I", 4 + len(message)) + message)
+        for _ in range(2000):
+            server.sendall(_sent(wal, 1))
         while sum(recorded.counts) < 2000 and running.is_alive():
             time.sleep(0.01)
         stop.set()
         running.join()
     assert writing.close(10.0) is None
-    assert sum(recorded.counts) == 2000 and core.durable == wal.end
+    assert sum(recorded.counts) == 2000
     assert len(recorded.counts) < 200
+
+
+def test_f086_an_error_behind_which_the_connection_ends_is_told_as_it_came() -> None:
+    """Also in a steady flow, in which what comes is gathered before it is looked at."""
+    writing = WritingThread(cast(TranslatingWriter, _Recorded()))
+    server, ours = socket.socketpair()
+    fields = b"SFATAL\0C57P01\0Mterminating connection\0\0"
+    with server, ours:
+        streaming = _streaming(ours, writing, threading.Event())
+        error = b"E" + struct.pack(">I", 4 + len(fields)) + fields
+        server.sendall(_sent(Wal(), 300) + error)
+        server.close()
+        with pytest.raises(psycopg.errors.AdminShutdown, match="terminating connection"):
+            streaming.run()
+    assert writing.close(10.0) is None

@@ -73,8 +73,8 @@ def test_local_session_listens_on_loopback_alone(spark: SparkSession) -> None:
     assert (spark.sparkContext.uiWebUrl or "").startswith("http://127.0.0.1:")
 
 
-@pytest.mark.parametrize("variable", ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS"])
-def test_a_collector_that_the_user_has_chosen_stays(variable: str) -> None:
+@pytest.mark.parametrize("name", ["JAVA_TOOL_OPTIONS", "spark.driver.defaultJavaOptions"])
+def test_a_collector_that_the_user_has_chosen_stays(name: str) -> None:
     """A JVM that is told of two does not start."""
-    assert "UseSerialGC" in plain_jvm({variable: "-Xmx512m"})
-    assert "GC" not in plain_jvm({variable: "-XX:+UseZGC"})
+    assert "UseSerialGC" in plain_jvm({name: "-Xmx512m"})
+    assert "GC" not in plain_jvm({name: "-XX:+UseZGC"})

@@ -119,20 +119,25 @@ class Streaming:
         its price. But its socket holds no more than some two hundred rows: pauses are as long as a
         third of that takes to come. Returns whether that was all.
         """
-        deadline = time.monotonic() + GATHER_S
-        while (now := time.monotonic()) < deadline:
-            if self._pause():
-                self._take_result()
-                if not (self._core.is_at_rest and self._core.is_collecting(now)):
-                    break
+        now = time.monotonic()
+        deadline = min(now + GATHER_S, self._core.wake_at(now))
+        while now < deadline:
+            is_stored = self._pause()
             before = wire.pending_bytes
             if not wire.receive(self._read_bytes):
                 return False
+            if wire.has_ended:
+                break
             received = wire.pending_bytes - before
             if received < PAUSE_BYTES:
                 self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
             elif received > 2 * PAUSE_BYTES:
                 self._pause_s = max(self._pause_s / 2, PAUSE_MIN_S)
+            now = time.monotonic()
+            if is_stored:
+                self._take_result()
+                if not (self._core.is_at_rest and self._core.is_collecting(now)):
+                    break
         return True
 
     def _pause(self) -> bool:

@@ -68,7 +68,8 @@ _PLAIN_COLLECTOR = " -XX:+UseSerialGC"
 cycle: with five streams that was a third of the JVM's work.
 """
 
-_JVM_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+_JVM_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS")
+_JVM_SETTING = "spark.driver.defaultJavaOptions"
 
 _PLAIN_PLANS = {
     # Its rows are few and large, so a class that is compiled for a plan never pays.
@@ -100,15 +101,19 @@ def spark_session(
         options |= _local_options(work_dir)
         if not packages:
             options |= _PLAIN_PLANS
-            options["spark.driver.extraJavaOptions"] += plain_jvm(os.environ)
+            options["spark.driver.extraJavaOptions"] += plain_jvm(
+                {**os.environ, **(settings or {})}
+            )
     options |= settings or {}
     with _launch_environment(master), _signals_kept():
         return _build(master, options)
 
 
-def plain_jvm(environment: Mapping[str, str]) -> str:
-    """Options for a JVM that does little; it refuses to start with two collectors."""
-    chosen = " ".join(environment.get(name, "") for name in _JVM_VARIABLES)
+def plain_jvm(given: Mapping[str, str]) -> str:
+    """Options for a JVM that does little, beside those that variables and settings give. It refuses
+    to start with two collectors.
+    """
+    chosen = " ".join(given.get(name, "") for name in (*_JVM_VARIABLES, _JVM_SETTING))
     return _PLAIN_COMPILER + ("" if "GC" in chosen else _PLAIN_COLLECTOR)
 
 
