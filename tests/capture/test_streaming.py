@@ -119,16 +119,38 @@ def test_what_a_steady_sender_sends_is_gathered_and_nothing_waits_for_its_end() 
     assert len(recorded.counts) < 200
 
 
+class _Held(_Recorded):
+    """Is at work on its first segment until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_begun, self.may_end = threading.Event(), threading.Event()
+
+    def append(self, frames: Frames) -> None:
+        self.has_begun.set()
+        self.may_end.wait(10.0)
+        super().append(frames)
+
+
 def test_f086_an_error_behind_which_the_connection_ends_is_told_as_it_came() -> None:
-    """Also in a steady flow, in which what comes is gathered before it is looked at."""
-    writing = WritingThread(cast(TranslatingWriter, _Recorded()))
+    """Also while the writer is busy, when what comes is gathered before it is looked at."""
+    held, wal = _Held(), Wal()
+    writing = WritingThread(cast(TranslatingWriter, held))
     server, ours = socket.socketpair()
     fields = b"SFATAL\0C57P01\0Mterminating connection\0\0"
-    with server, ours:
-        streaming = _streaming(ours, writing, threading.Event())
-        error = b"E" + struct.pack(">I", 4 + len(fields)) + fields
-        server.sendall(_sent(Wal(), 300) + error)
+    error = b"E" + struct.pack(">I", 4 + len(fields)) + fields
+
+    def send() -> None:
+        server.sendall(_sent(wal, 1))
+        held.has_begun.wait(10.0)
+        server.sendall(_sent(wal, 1) + error)
         server.close()
+
+    with server, ours:
+        sending = threading.Thread(target=send)
+        sending.start()
         with pytest.raises(psycopg.errors.AdminShutdown, match="terminating connection"):
-            streaming.run()
+            _streaming(ours, writing, threading.Event()).run()
+        sending.join()
+    held.may_end.set()
     assert writing.close(10.0) is None
