@@ -49,7 +49,7 @@ MUTANTS: Final = (
         "capture/core.py",
         "        return self._complete.data_bytes + of_transactions\n",
         "        return self._complete.data_bytes\n",
-        ("tests/capture/test_core_timing.py",),
+        TIMING,
     ),
     Mutant(
         "what was gathered when the stream ended is not read",
