@@ -21,9 +21,10 @@ from typing import Final
 
 from tests.planted import MUTANTS, Mutant
 from tests.planted_hybrid import HYBRID_MUTANTS
+from tests.planted_reading import READING_MUTANTS
 from tests.planted_sinks import SINK_MUTANTS
 
-EVERY: Final = (*MUTANTS, *SINK_MUTANTS, *HYBRID_MUTANTS)
+EVERY: Final = (*MUTANTS, *READING_MUTANTS, *SINK_MUTANTS, *HYBRID_MUTANTS)
 
 ROOT: Final = Path(__file__).parents[1]
 COPIED: Final = ("src", "tests", "pyproject.toml")

@@ -37,28 +37,6 @@ MUTANTS: Final = (
         CORE,
     ),
     Mutant(
-        "keepalives are taken for rows",
-        "postgres/frames.py",
-        "            offsets = np.append(offsets[:-1][is_data], offsets[-1])\n"
-        "            starts = starts[is_data]\n",
-        "            pass\n",
-        ("tests/postgres/test_frames.py", *CORE),
-    ),
-    Mutant(
-        "small transactions are sealed one by one without a limit",
-        "capture/core.py",
-        "        return self._complete.data_bytes + of_transactions\n",
-        "        return self._complete.data_bytes\n",
-        TIMING,
-    ),
-    Mutant(
-        "what was gathered when the stream ended is not read",
-        "capture/streaming.py",
-        "            if wire.has_ended:\n                break\n",
-        "",
-        ("tests/capture/test_streaming.py",),
-    ),
-    Mutant(
         "a keepalive inside an open transaction counts as idle",
         "capture/core.py",
         "            if not self._assembly.is_open:\n",
