@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
 
 import pytest
 
 from tailrace import failpoint
-from tests.log.faulty_store import Killed
 
 
 @contextmanager
@@ -21,15 +19,4 @@ def met_at(step: str, act: Callable[[int], None], patch: pytest.MonkeyPatch) -> 
         armed.setattr(failpoint, "_name", name)
         armed.setattr(failpoint, "_left", int(count or 1))
         armed.setattr(os, "_exit", act)
-        yield
-
-
-@contextmanager
-def dies_at(step: str, patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What is done inside comes to the step, and no further."""
-
-    def kill(_: int) -> NoReturn:
-        raise Killed
-
-    with met_at(step, kill, patch), pytest.raises(Killed):
         yield

@@ -18,9 +18,11 @@ KILLED: Final = 137
 """The status of a process that has come to its failpoint."""
 
 _FORKS: Final = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(
-    [f"tests.{program}" for program in ("bases.process", "capture.process", "streams.process")]
+_PROGRAMS: Final = (
+    *("bases.process", "capture.process"),
+    *("streams.killed_queue", "streams.killed_replay", "streams.process"),
 )
+_FORKS.set_forkserver_preload([f"tests.{program}" for program in _PROGRAMS])
 
 
 def start(

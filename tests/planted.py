@@ -337,8 +337,8 @@ MUTANTS: Final = (
     Mutant(
         "a truncate is ignored",
         "sinks/fold.py",
-        "    if not len(truncates):\n        return False, rows\n",
-        "    if len(truncates) >= 0:\n        return False, rows\n",
+        " + 1 if len(truncates) else 0\n",
+        " + 1 if len(truncates) < 0 else 0\n",
         ("tests/sinks/test_fold.py",),
     ),
     Mutant(
@@ -487,8 +487,8 @@ MUTANTS: Final = (
     Mutant(
         "a live message counts as sent by a replay",
         "sinks/queue/message.py",
-        'return f"{event_id}@{replay}" if replay else event_id',
-        "return event_id",
+        'return f"{event_id}@{batch}@{replay}"',
+        'return f"{event_id}@{batch}"',
         ("tests/sinks/queue/test_replay.py",),
     ),
 )

@@ -64,6 +64,20 @@ HYBRID_MUTANTS: Final = (
         HANDOVER,
     ),
     Mutant(
+        "triggers are dropped when the wal is wished for and cannot be had",
+        "capture/hybrid/wanting.py",
+        "rules.mode is CaptureMode.WAL and not by_trigger",
+        "rules.mode is CaptureMode.WAL",
+        ("tests/capture/drains/test_slotless.py",),
+    ),
+    Mutant(
+        "a zombie changes what is on record, and drops what is not needed",
+        "postgres/leading.py",
+        "        must_lead(conn, slot, pid)\n        yield\n        must_lead(conn, slot, pid)\n",
+        "        yield\n",
+        ("tests/capture/hybrid/test_two_leaders.py",),
+    ),
+    Mutant(
         "triggers are put back and no base is asked for",
         "capture/hybrid/upkeep.py",
         "            want_anew(conn, self._store, table.oid, table.qualified, problem)\n",
@@ -122,8 +136,8 @@ HYBRID_MUTANTS: Final = (
     Mutant(
         "a slot begins without what its snapshot shows",
         "capture/drains/drain.py",
-        "            for frames in rows_of(session, buffers, outstanding):\n",
-        "            for frames in rows_of(session, {}, outstanding):\n",
+        "            for frames in rows_of(session, buffers, outstanding, go_on):\n",
+        "            for frames in rows_of(session, {}, outstanding, go_on):\n",
         SLOT_CYCLE,
     ),
     Mutant(

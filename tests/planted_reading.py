@@ -29,4 +29,11 @@ READING_MUTANTS: Final = (
         "",
         ("tests/capture/test_streaming.py",),
     ),
+    Mutant(
+        "more is gathered while a job waits for the writer",
+        "capture/core.py",
+        "        return not (self._queue or self._trickle.allows(next_bytes, now))\n",
+        "        return not self._trickle.allows(next_bytes, now)\n",
+        TIMING,
+    ),
 )

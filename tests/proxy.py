@@ -15,6 +15,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -190,8 +191,9 @@ class TlsProxy(_Listener):
     def __init__(self, port: int, directory: Path) -> None:
         super().__init__()
         self._server_port = port
+        self.certificate = self_signed(directory)
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.load_cert_chain(_self_signed(directory))
+        self._context.load_cert_chain(self.certificate)
 
     async def _relay(
         self,
@@ -216,7 +218,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         await writer.drain()
 
 
-def _self_signed(directory: Path) -> Path:
+def self_signed(directory: Path) -> Path:
     """A key and a certificate, in one file."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
@@ -229,6 +231,9 @@ def _self_signed(directory: Path) -> Path:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False
+        )
         .sign(key, hashes.SHA256())
     )
     path = directory / "server.pem"

@@ -5,6 +5,7 @@ Its conditional put looks and then puts; two at once could both succeed, as they
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -34,9 +35,22 @@ def s3_server(*buckets: str, secret: str = "test-secret") -> Iterator[str]:
         patch.setenv("AWS_SECRET_ACCESS_KEY", secret)
         patch.setenv("AWS_REGION", "us-east-1")
         for bucket in buckets:
-            urlopen(Request(f"{endpoint}/{bucket}", method="PUT")).close()
+            make_bucket(endpoint, bucket)
         yield endpoint
     server.stop()
+
+
+def set_policy(endpoint: str, bucket: str, effect: str) -> None:
+    """`Allow` or `Deny` everything in a bucket, but for listing: moto asks no policy there."""
+    rule = {"Effect": effect, "Principal": "*", "Action": "s3:*", "Resource": "*"}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [rule]}).encode()
+    kind = {"Content-Type": "application/json"}
+    urlopen(Request(f"{endpoint}/{bucket}?policy", policy, kind, method="PUT")).close()
+
+
+def make_bucket(endpoint: str, bucket: str) -> None:
+    """A bucket that was not there."""
+    urlopen(Request(f"{endpoint}/{bucket}", method="PUT")).close()
 
 
 def _one_at_a_time(app: WSGIApplication) -> WSGIApplication:

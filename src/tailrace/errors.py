@@ -3,6 +3,7 @@
     TailraceError
     ├── ConfigError            the configuration or the command line is wrong
     ├── SourceError            Postgres refuses, is gone, or is not what the log was made from
+    │   ├── NotLeading         another process leads by now: what was begun must not go on
     │   ├── SlotLost           the replication slot is missing or invalidated
     │   └── SourceGap          changes between the log and the slot cannot be had any more
     ├── SchemaError            a table cannot be taken, or its new shape cannot be delivered
@@ -48,6 +49,12 @@ class ConfigError(TailraceError):
 
 class SourceError(TailraceError):
     """Postgres refuses, is gone, or is not what the log was made from."""
+
+
+class NotLeading(SourceError):
+    """Another process leads by now: what was begun must not go on."""
+
+    retry = True
 
 
 class SlotLost(SourceError):

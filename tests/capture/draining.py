@@ -21,10 +21,12 @@ from tailrace.capture.drains.drain import Drainer
 from tailrace.capture.drains.slot_begin import begin_slot
 from tailrace.log import Reader, SourceIdentity, Tip, Writer, put_genesis, recover_tip, segment
 from tailrace.model import Lsn, Offset
+from tailrace.postgres.lock_session import LockSession
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.server import read_server
 from tailrace.postgres.snapshot import Patience
 from tailrace.storage import Store, open_store
+from tests.capture.tracked import buffer_of
 from tests.log.making import decoded_tables, no_catalog
 
 SOURCE = "tailrace_main"
@@ -90,14 +92,19 @@ def folded(store: Store, key: str = "id") -> dict[Any, dict[str, Any]]:
     return rows
 
 
-def numbers(store: Store) -> list[int]:
-    """The number of every buffered row in the log, in order."""
+def numbers(conn: psycopg.Connection, store: Store, table: str = "public.t") -> list[int]:
+    """The number of every buffered row in the log, in order, as if the buffer of the only table
+    had begun with 1.
+    """
+    query = "SELECT seqstart FROM pg_sequence WHERE seqrelid = %s::regclass"
+    row = conn.execute(query, [f"{buffer_of(conn, table)}_seq_seq"]).fetchone()
+    assert row is not None
     reader = Reader(store)
     found: list[int] = []
     for link in reader.walk(Offset.whole(reader.begin())):
         parts = [segment.read(store, part.key).frames for part in link.header.parts]
         for frames in [*parts, reader.read(link).frames]:
-            found += frames.buffer_seqs[frames.is_buffered].tolist()
+            found += (frames.buffer_seqs[frames.is_buffered] - row[0] + 1).tolist()
     return found
 
 
@@ -155,6 +162,17 @@ def writers(dsn: str, count: int) -> Iterator[None]:
             thread.join(120)
 
 
+@contextmanager
+def leading(dsn: str, slot: str = SOURCE) -> Iterator[int]:
+    """The backend of one who leads meanwhile."""
+    session = LockSession(dsn)
+    assert session.try_lock(slot)
+    try:
+        yield session.pid
+    finally:
+        session.close()
+
+
 def main(dsn: str, url: str, then: str = "") -> None:
     """Two drains, and what may be deleted after each; or the beginning of a slot."""
     with psycopg.connect(dsn, autocommit=True) as conn:
@@ -165,7 +183,9 @@ def main(dsn: str, url: str, then: str = "") -> None:
                     setattr(module, size, 1 << 10)
             if then == "slot":
                 patience = Patience(5_000, 120.0, say=lambda _: None, go_on=lambda: None)
-                begin_slot(dsn, drains, SourceNames.of("main"), patience)
+                names = SourceNames.of("main")
+                with leading(dsn) as pid:
+                    begin_slot(dsn, drains, names, patience, leader_pid=pid)
                 return
             for _ in range(2):
                 drains.drain(lambda: None)

@@ -149,6 +149,33 @@ def test_after_a_rest_whatever_has_come_is_sealed_at_once(bench: Bench, wal: Wal
     assert len(bench.log.transactions) == 400
 
 
+def test_what_comes_is_collected_until_it_can_be_sealed(bench: Bench, wal: Wal) -> None:
+    bench.core = Core(START, limits=Limits(), now=bench.now)
+    assert not bench.core.is_collecting(bench.now), "little is sealed at once"
+    many = [wal.commit(insert(number, size=500)) for number in range(400)]
+    bench.receive(*(message for made in many for message in made.messages()))
+    assert bench.core.is_collecting(bench.now), "the writer is busy"
+    bench.store()
+    assert bench.core.is_collecting(bench.now), "as much as may be has just been sealed"
+    bench.pass_time(0.005)
+    assert not bench.core.is_collecting(bench.now)
+    assert bench.core.is_collecting(bench.now, waiting_bytes=64 << 10), "so much is not little"
+
+
+def test_nothing_is_collected_while_a_job_waits_for_the_writer(bench: Bench, wal: Wal) -> None:
+    limits = replace(LIMITS, trickle_bytes=1, trickle_interval_s=1000.0)
+    bench.core = Core(START, limits=limits, now=bench.now)
+    bench.receive(*wal.commit(insert(1)).messages())
+    bench.receive(*wal.commit(insert(2, size=3000)).messages(), drained=False)
+    assert bench.core.is_collecting(bench.now), "the writer is busy"
+    bench.core.stored(bench.now)
+    assert not bench.core.is_collecting(bench.now), "what is full goes on, though nothing more may"
+    bench.job = None
+    bench.poll()
+    bench.store()
+    assert bench.core.is_collecting(bench.now)
+
+
 def _seals_in_a_second(bench: Bench, wal: Wal, *, rate: int) -> int:
     seal_count = 0
     for number in range(rate):

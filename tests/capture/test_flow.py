@@ -37,7 +37,7 @@ from tests.server import Database, ServerFactory, both_versions
 FLOOD_S = float(os.environ.get("FLOOD_S", "6"))
 """How long a flood lasts; two minutes prove more."""
 
-HUGE_ROWS = int(os.environ.get("HUGE_ROWS", "210000"))
+HUGE_ROWS = int(os.environ.get("HUGE_ROWS", "400000"))
 """How many rows one transaction writes; `make soak` takes five million."""
 
 
@@ -390,8 +390,9 @@ def test_f045_a_transaction_larger_than_memory_passes_through_in_parts(
     *_, huge = Reader(store).walk(Offset.whole(0))
     assert huge.header.change_count == HUGE_ROWS
     assert len(huge.header.parts) > 50
-    # The first transaction has needed as much as any; allocators wobble a little.
-    assert grown < huge.data_bytes / 3
+    # The first transaction has needed as much as any. Allocators wobble, by up to 20 MiB whatever
+    # its size; whoever held all of it would need at least its bytes.
+    assert grown < huge.data_bytes / 2
     assert peak < 512 << 20
     *_, verification = verify(store)
     assert verification.problems == [] and verification.change_count == 40_000 + HUGE_ROWS

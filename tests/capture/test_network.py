@@ -14,6 +14,8 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from tailrace.errors import SourceError
+from tailrace.postgres.session import connect
 from tailrace.storage import FileStore
 from tests.capture.oracle import assert_equal
 from tests.capture.running import FAST, Running, settings, wait_caught_up
@@ -143,4 +145,24 @@ def test_f086_bytes_that_are_corrupted_on_the_way_are_found_by_tls(
                 capture.wait_until(lambda: not proxy.faults.corrupt_after)
             wait_caught_up(capture, source)
             assert capture.value("reconnects_total") >= 1
+    assert_equal(store, source, "public.t")
+
+
+def test_f120_the_certificate_of_the_server_is_verified_in_full(
+    database: Database, source: psycopg.Connection, store: FileStore, tmp_path: Path
+) -> None:
+    with TlsProxy(port_of(database), tmp_path) as tls:
+        trusted = make_conninfo(
+            through(database, tls.port, sslmode="verify-full"), sslrootcert=str(tls.certificate)
+        )
+        with Running(settings(trusted), store) as capture:
+            capture.wait_for_stream()
+            source.execute("INSERT INTO t VALUES (1, 'encrypted')")
+            wait_caught_up(capture, source)
+        other_name = make_conninfo(trusted, host="localhost", hostaddr="127.0.0.1")
+        unknown = make_conninfo(trusted, sslrootcert=str(Path(tmp_path, "none.pem")))
+        for dsn in (other_name, unknown):
+            with pytest.raises(SourceError, match="do not agree on TLS") as caught:
+                connect(dsn)
+            assert not caught.value.retry and "sslrootcert" in caught.value.hint
     assert_equal(store, source, "public.t")

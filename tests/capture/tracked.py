@@ -10,7 +10,12 @@ from tailrace.capture.buffers.translate import Translator
 from tailrace.control.schema import migrate
 from tailrace.postgres.buffer import buffer, buffer_name
 from tailrace.postgres.catalog import TableInfo, read_tables
-from tailrace.postgres.triggers import install_triggers, sync_capture
+from tailrace.postgres.triggers import (
+    drop_buffer,
+    drop_triggers,
+    install_triggers,
+    sync_capture,
+)
 
 LOCK_TIMEOUT_MS = 10_000
 
@@ -54,6 +59,13 @@ def track(conn: psycopg.Connection, table: str, *, watches_ddl: bool = True) -> 
     if watches_ddl:
         migrate(conn)
     install_triggers(conn, _info(conn, table), lock_timeout_ms=LOCK_TIMEOUT_MS)
+
+
+def let_go(conn: psycopg.Connection, table: str) -> None:
+    """End its trigger mode; its buffer goes as well."""
+    info = _info(conn, table)
+    drop_triggers(conn, info, lock_timeout_ms=LOCK_TIMEOUT_MS)
+    drop_buffer(conn, info.oid, lock_timeout_ms=LOCK_TIMEOUT_MS)
 
 
 def reshape(conn: psycopg.Connection, table: str) -> None:

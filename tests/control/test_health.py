@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from tailrace.control import schema
-from tailrace.control.health import check_health, read_stats
+from tailrace.control.health import Health, check_health, read_stats
 from tailrace.control.schema import migrate
-from tailrace.control.tracking import ALERT_CHANNEL, Mode, set_error, set_mode, track
-from tailrace.postgres.buffer import row_trigger, truncate_trigger
+from tailrace.control.tracking import (
+    ALERT_CHANNEL,
+    Mode,
+    set_confirmed,
+    set_error,
+    set_mode,
+    track,
+)
+from tailrace.model import Lsn
+from tailrace.postgres.buffer import buffer, row_trigger, truncate_trigger
 from tailrace.postgres.catalog import TableInfo
 from tailrace.postgres.lock_session import LockSession
 from tailrace.postgres.quote import identifier, statement
 from tailrace.postgres.session import Connection, connect
-from tailrace.postgres.triggers import install_triggers
+from tailrace.postgres.triggers import install_triggers, trigger_problems
 from tests.buffered import table_of
 from tests.server import Database
 
@@ -42,8 +51,12 @@ def leader(capture_dsn: str) -> LockSession:
     return session
 
 
+def _check(conn: Connection) -> list[Health]:
+    return check_health(conn, SOURCE, transition_s_max=600, is_told=True)
+
+
 def _reason(conn: Connection) -> str:
-    (health,) = check_health(conn)
+    (health,) = _check(conn)
     return health.reason
 
 
@@ -95,7 +108,8 @@ def test_triggers_of_an_earlier_version_go_on_under_their_names(
     ):
         names = (identifier(made(table.oid)), identifier(name))
         app.execute(statement("ALTER TRIGGER {} ON t RENAME TO {}", *names))
-    assert _reason(capture) == ""
+    assert trigger_problems(capture, table.oid) == []
+    assert _check(capture) == [], "it is asked once the schema is of this version"
     migrate(capture)
     assert _reason(capture) == ""
     install_triggers(capture, table, lock_timeout_ms=1000)
@@ -135,6 +149,44 @@ def test_a_slot_is_shown_with_what_it_keeps(
     assert "behind" in health[0] and "of wal" in health[0]
 
 
+def test_for_how_long_changes_wait_is_known_though_nobody_streams(
+    controlled: Connection, app: Connection, table: TableInfo
+) -> None:
+    controlled.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (SOURCE,))
+    (stat,) = read_stats(controlled, SOURCE)
+    assert stat.lag_seconds == 0, "nothing is buffered"
+    app.execute("INSERT INTO t VALUES (1)")
+    age = statement("UPDATE {} SET ts = ts - interval '2 hours'", buffer(table.oid))
+    controlled.execute(age)
+    (stat,) = read_stats(controlled, SOURCE)
+    assert 7200 <= (stat.lag_seconds or 0) < 7300
+    assert "changes wait for 72" in _reason(controlled)
+
+
+def test_a_slot_that_nobody_streams_is_as_late_as_its_last_confirmation(
+    controlled: Connection, app: Connection, table: TableInfo
+) -> None:
+    controlled.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (SOURCE,))
+    set_mode(controlled, table.oid, Mode.WAL, source=SOURCE, slot=SOURCE, publication="p")
+    app.execute("INSERT INTO t VALUES (1)")
+    (stat,) = read_stats(controlled, SOURCE)
+    assert stat.lag_seconds is None, "nobody has noted a confirmation yet"
+    set_confirmed(controlled, Lsn(1), source=SOURCE)
+    (stat,) = read_stats(controlled, SOURCE)
+    assert 0 <= (stat.lag_seconds or 0) < 60
+    controlled.execute(
+        "UPDATE tailrace.change_tracking SET confirmed_at = now() - interval '1 hour'"
+    )
+    # Neither an error nor the same position once more is a confirmation.
+    set_error(controlled, table.oid, "something", source=SOURCE)
+    set_confirmed(controlled, Lsn(1), source=SOURCE)
+    (stat,) = read_stats(controlled, SOURCE)
+    assert 3600 <= (stat.lag_seconds or 0) < 3700
+    assert "nothing was confirmed for 36" in _reason(controlled)
+    query = "SELECT lag_seconds >= 3600 FROM tailrace.stat_slots"
+    assert controlled.execute(query).fetchone() == (True,)
+
+
 def test_f076_a_stuck_transition_and_the_last_error_are_shown(
     controlled: Connection, table: TableInfo, leader: LockSession
 ) -> None:
@@ -161,11 +213,62 @@ def test_f073_changes_that_wait_too_long_raise_an_alert(
     leader.close()
 
 
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_f073_a_transaction_that_stays_open_is_seen_though_its_rows_are_not(
+    controlled: Connection,
+    app: Connection,
+    admin: Connection,
+    table: TableInfo,
+    leader: LockSession,
+    is_prepared: bool,
+) -> None:
+    # The session belongs to a superuser.
+    admin.execute("GRANT pg_read_all_stats TO capture")
+    app.execute("BEGIN")
+    app.execute("INSERT INTO t VALUES (1)")
+    who = f"pid {app.info.backend_pid}"
+    if is_prepared:
+        app.execute("PREPARE TRANSACTION 'for later'")
+        who = "prepared transaction 'for later'"
+    time.sleep(0.05)
+    query = "SELECT reason FROM tailrace.check_cdc_health(lag_max => '50 ms')"
+    (reason,) = controlled.execute(query).fetchone() or ("",)
+    assert reason.startswith(f"{who} has been open for ")
+    assert reason.endswith(" s, and what it wrote waits")
+    assert _reason(controlled) == "", "it has only just begun"
+    app.execute("ROLLBACK PREPARED 'for later'" if is_prepared else "ROLLBACK")
+    assert controlled.execute(query).fetchone() == (None,)
+    leader.close()
+
+
+def test_f073_a_transaction_that_has_written_nothing_of_the_table_is_not_in_its_way(
+    controlled: Connection, app: Connection, table: TableInfo, leader: LockSession
+) -> None:
+    app.execute("BEGIN")
+    app.execute("CREATE TABLE unlike (id int)")
+    app.execute("SELECT * FROM t")
+    query = "SELECT reason FROM tailrace.check_cdc_health(lag_max => '-1 s')"
+    (reason,) = controlled.execute(query).fetchone() or ("",)
+    assert "open" not in reason
+    leader.close()
+
+
+def test_f079_a_buffer_that_grows_raises_an_alert(
+    controlled: Connection, app: Connection, table: TableInfo, leader: LockSession
+) -> None:
+    app.execute("INSERT INTO t SELECT generate_series(1, 1000)")
+    query = "SELECT reason FROM tailrace.check_cdc_health(buffer_bytes_max => 64 * 1024)"
+    (reason,) = controlled.execute(query).fetchone() or ("",)
+    assert reason.startswith("its buffer takes ") and reason.endswith(" kB")
+    assert _reason(controlled) == ""
+    leader.close()
+
+
 def test_alerts_are_told_to_whoever_listens(
     controlled: Connection, admin: Connection, table: TableInfo
 ) -> None:
     admin.execute(sql.SQL("LISTEN {}").format(sql.Identifier(ALERT_CHANNEL)))
-    check_health(controlled)
+    _check(controlled)
     (note,) = admin.notifies(timeout=120, stop_after=1)
     assert json.loads(note.payload) == {
         "table": "app.t",
@@ -180,5 +283,5 @@ def test_who_monitors_may_look_and_no_more(
     admin.execute("CREATE ROLE watcher LOGIN IN ROLE pg_monitor")
     with connect(make_conninfo(source.dsn, user="watcher")) as conn:
         assert len(read_stats(conn, SOURCE)) == 1
-        assert len(check_health(conn)) == 1
+        assert len(_check(conn)) == 1
         assert conn.execute("SELECT count(*) FROM tailrace.stat_slots").fetchone() == (1,)

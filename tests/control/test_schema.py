@@ -25,9 +25,9 @@ from tests.server import Database
 
 KILLED = """
 import sys
-from tailrace.control.schema import migrate
+from tailrace.control import schema
 from tailrace.postgres.session import connect
-migrate(connect(sys.argv[1]))
+getattr(schema, sys.argv[2])(connect(sys.argv[1]))
 """
 
 
@@ -93,12 +93,29 @@ def _waits(conn: Connection, pid: int) -> bool:
 def test_a_node_killed_while_it_migrates_leaves_nothing_half_made(
     capture_dsn: str, capture: Connection, time: int
 ) -> None:
-    environment = {**os.environ, "TAILRACE_FAILPOINT": f"control.after_migration:{time}"}
-    killed = subprocess.run([sys.executable, "-c", KILLED, capture_dsn], env=environment)
-    assert killed.returncode == 137
+    _die_at(f"control.after_migration:{time}", capture_dsn, "migrate")
     assert installed_version(capture) == 0
     migrate(capture)
     assert installed_version(capture) == latest_version()
+
+
+def test_a_node_killed_while_it_removes_the_schemas_leaves_all_that_there_was(
+    source: Database, admin: Connection
+) -> None:
+    migrate(admin)
+    there = _objects(admin)
+    _die_at("control.before_drop", source.dsn, "remove")
+    assert _objects(admin) == there
+    assert admin.execute("SELECT tailrace.watches_ddl()").fetchone() == (True,)
+    remove(admin)
+    assert installed_version(admin) == 0
+
+
+def _die_at(step: str, dsn: str, what: str) -> None:
+    """A process that ends at the step of what it does to the schemas."""
+    environment = {**os.environ, "TAILRACE_FAILPOINT": step}
+    killed = subprocess.run([sys.executable, "-c", KILLED, dsn, what], env=environment)
+    assert killed.returncode == 137
 
 
 def test_a_schema_of_a_newer_version_is_refused(controlled: Connection) -> None:

@@ -10,6 +10,7 @@ import pytest
 from psycopg import sql
 from psycopg.types.json import Jsonb
 
+from tailrace.control import schema
 from tailrace.control.streams import (
     STREAMS_CHANNEL,
     Definition,
@@ -32,6 +33,7 @@ BAD: Final[list[tuple[dict[str, object], str, str]]] = [
     ({"name": "a@b"}, "is not a stream's name", "a-z"),
     ({"tables": []}, "names no table", "public.orders"),
     ({"tables": ["orders"]}, "schema.table", "public.orders"),
+    ({"tables": [["public.orders"], ["public.items"]]}, "schema.table", "public.orders"),
     ({"columns": []}, "names no column", "NULL"),
     ({"key": []}, "names no column", "NULL"),
     ({"sink": Jsonb([])}, "no type", "delta"),
@@ -42,11 +44,20 @@ BAD: Final[list[tuple[dict[str, object], str, str]]] = [
     ({"sink": Jsonb({**HOOK, "headers": {"a": "pw"}})}, "headers is a secret", "NAME"),
     ({"sink": Jsonb({"type": "postgres", "dsn": "postgresql://u:pw@h/db"})}, "dsn", "NAME"),
     ({"sink": Jsonb({"type": "postgres", "dsn": "host=h password=pw"})}, "dsn", "NAME"),
+    ({"sink": Jsonb({"type": "postgres", "dsn": "postgresql://u:$pw@h/db"})}, "dsn", "NAME"),
+    ({"sink": Jsonb({"type": "postgres", "dsn": "postgresql://u:${P}pw@h"})}, "dsn", "NAME"),
+    ({"sink": Jsonb({"type": "postgres", "dsn": "postgresql://h/db?password=$pw"})}, "dsn", "NAME"),
+    ({"sink": Jsonb({"type": "postgres", "dsn": "host=h password=$pw"})}, "dsn", "NAME"),
+    ({"sink": Jsonb({"type": "postgres", "dsn": "password = ${P:-pw} host=h"})}, "dsn", "NAME"),
     ({"sink": Jsonb({"type": "kafka", "properties": {"a": "pw"}})}, "properties is a", "NAME"),
     ({"sink": Jsonb({**HOOK, "dead_letter_queue": {**HOOK, "secret": "pw"}})}, "queue.secret", "N"),
     ({"options": Jsonb(3)}, "not an object", "trigger_interval"),
     ({"replay_to_ts": "2026-01-01"}, "replay_from_ts is not", "both"),
-    ({"replay_from_ts": "2026-01-02", "replay_to_ts": "2026-01-01"}, "before it begins", "earlier"),
+    ({"replay_from_ts": "2026-01-02", "replay_to_ts": "2026-01-01"}, "before it begins", "later"),
+    ({"replay_from_ts": "-infinity"}, "years 1 to 9999", "available_from_ts"),
+    ({"replay_from_ts": "0044-03-15 BC"}, "years 1 to 9999", "available_from_ts"),
+    ({"replay_from_ts": "2026-01-01", "replay_to_ts": "infinity"}, "years 1 to", "available_from"),
+    ({"replay_from_ts": "2026-01-01", "replay_to_ts": "10000-01-01"}, "years", "available_from"),
     ({"origin": "file"}, "written by the pipeline", "paused"),
 ]
 
@@ -167,3 +178,40 @@ def test_a_role_that_may_write_the_table_needs_no_other_right(
         assert delete(admin, SOURCE, "lake")
     finally:
         admin.execute("RESET ROLE")
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "${TARGET_URL}",
+        "postgresql://u:${P}@h:5432/db",
+        "postgresql://${U}:${P}@h/db?sslmode=require",
+        "postgresql://u@h/db?password=${P}&sslmode=require",
+        "postgresql://h:5432/db",
+        "host=h password=${P} user=u",
+        "host=h password = ${P}",
+    ],
+)
+def test_a_password_may_be_the_name_of_a_variable(controlled: Connection, dsn: str) -> None:
+    _insert(controlled, {"sink": Jsonb({"type": "postgres", "dsn": dsn})})
+    [row] = read_streams(controlled, SOURCE)
+    assert row.definition.sink["dsn"] == dsn
+
+
+def test_a_stream_that_an_earlier_version_has_taken_can_be_paused_and_resumed(
+    capture: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = schema._migrations()
+    with monkeypatch.context() as earlier:
+        earlier.setattr(schema, "_migrations", lambda: known[:9])
+        schema.migrate(capture)
+    capture.execute(
+        "INSERT INTO tailrace.streams (source, name, tables, sink) VALUES (%s, 'a', %s, %s)",
+        (SOURCE, ["public.t"], Jsonb({"type": "postgres", "dsn": "postgresql://u:$pw@h/db"})),
+    )
+    schema.migrate(capture)
+    for paused in (True, False):
+        assert set_paused(capture, SOURCE, "a", paused=paused)
+        assert [row.paused for row in read_streams(capture, SOURCE)] == [paused]
+    with pytest.raises(psycopg.errors.CheckViolation, match="dsn is a secret"):
+        capture.execute("UPDATE tailrace.streams SET replay_from_ts = now() - interval '1 h'")

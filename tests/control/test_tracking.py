@@ -10,6 +10,7 @@ import pytest
 from tailrace.control.tracking import (
     TRANSITION_CHANNEL,
     Mode,
+    claim,
     describe,
     forget,
     read_tracked,
@@ -22,6 +23,7 @@ from tailrace.errors import SourceError
 from tailrace.model import Lsn
 from tailrace.postgres.catalog import TableInfo
 from tailrace.postgres.session import Connection
+from tailrace.postgres.triggers import drop_buffer, drop_triggers, install_triggers
 from tests.buffered import table_of
 
 SOURCE = "tailrace_main"
@@ -77,9 +79,25 @@ def test_a_shared_table_has_one_row_that_names_its_streams(
 
 
 def test_a_table_has_one_source(controlled: Connection, table: TableInfo) -> None:
+    assert not track(controlled, table, source="tailrace_other", mode=Mode.WAL)
     with pytest.raises(SourceError, match="another source"):
-        track(controlled, table, source="tailrace_other", mode=Mode.TRIGGER)
+        claim(controlled, table, source="tailrace_other", mode=Mode.TRIGGER)
     assert read_tracked(controlled, "tailrace_other") == {}
+
+
+def test_triggers_claim_a_table_that_another_source_has_from_the_wal_alone(
+    controlled: Connection, table: TableInfo
+) -> None:
+    install_triggers(controlled, table, lock_timeout_ms=10_000)
+    set_mode(controlled, table.oid, Mode.WAL, source=SOURCE, slot=SOURCE, publication="p")
+    # What the other's triggers have left must reach its log first.
+    with pytest.raises(SourceError, match="another source"):
+        claim(controlled, table, source="tailrace_other", mode=Mode.TRIGGER)
+    drop_triggers(controlled, table, lock_timeout_ms=10_000)
+    drop_buffer(controlled, table.oid, lock_timeout_ms=10_000)
+    claim(controlled, table, source="tailrace_other", mode=Mode.TRIGGER)
+    assert read_tracked(controlled, SOURCE) == {}
+    assert read_tracked(controlled, "tailrace_other")[table.oid].mode is Mode.TRIGGER
 
 
 def test_a_row_says_how_far_and_what_is_wrong(controlled: Connection, table: TableInfo) -> None:

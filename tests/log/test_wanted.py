@@ -11,6 +11,7 @@ from tailrace.log.wanted import SLOT_LOST, WantedBase, lost_with_slot, want_base
 from tailrace.model import Lsn
 from tailrace.storage import MemoryStore, Store
 from tests.decode import wire
+from tests.log.faulty_store import WatchedStore
 from tests.log.making import SOURCE, shape
 
 
@@ -34,6 +35,18 @@ def test_a_table_is_asked_for_until_a_base_at_or_after_the_mark_is_there() -> No
     assert wanted(store) == {7: "attached"}
     put_base(store, base(7, 200))
     assert wanted(store) == {}
+
+
+def test_a_mark_that_is_raised_while_somebody_looks_is_not_overlooked() -> None:
+    store = MemoryStore()
+    want_base(store, WantedBase(7, Lsn(200), "attached"))
+    higher = [Lsn(300), Lsn(400)]
+
+    def raise_it(what: str, key: str) -> None:
+        while what == "get" and higher:
+            want_base(store, WantedBase(7, higher.pop(0), "detached"))
+
+    assert wanted(WatchedStore(store, before=raise_it)) == {7: "detached"}
 
 
 def test_a_base_that_was_folded_from_one_before_the_mark_does_not_answer_it() -> None:

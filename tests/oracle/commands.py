@@ -61,7 +61,7 @@ class Commands:
                 with self._output(name).open("ab") as output:
                     arguments = [name, "--config", str(self._config)]
                     self._running[name] = subprocess.Popen(
-                        [sys.executable, "-m", "tailrace.cli.main", *arguments],
+                        [sys.executable, "-m", "tailrace.cli", *arguments],
                         cwd=self._directory,
                         stdin=subprocess.DEVNULL,
                         stdout=output,

@@ -1,6 +1,9 @@
 """The hand-over oracle: tables go from triggers to the WAL and back, under writers.
 
-Capture is killed anywhere, the server is restarted; the log must hold just what was committed.
+Capture is killed anywhere, alone or beside a second one that takes over; the server is restarted,
+also under it; the slot is lost. The log must hold just what was committed. Only of tables that came
+from the WAL, be it up to a position that the log has not reached, when the slot was lost nothing is
+asked but that they are to be read anew.
 
 `python -m tests.oracle.handover FIRST_SEED COUNT [SECONDS]` runs many of them.
 """
@@ -11,7 +14,7 @@ import shutil
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import Random
 from typing import Final, LiteralString
@@ -19,6 +22,9 @@ from typing import Final, LiteralString
 import psycopg
 
 from tailrace.capture import Settings
+from tailrace.log import Reader
+from tailrace.log.bases import newest_positions
+from tailrace.log.wanted import wanted_bases
 from tailrace.storage import FileStore
 from tests.capture.running import CaptureProcess, hybrid, process, settings, wait_until
 from tests.oracle import journal
@@ -45,6 +51,9 @@ FAILPOINTS: Final = (
 )
 
 
+_IN_USE: Final = "SELECT 1 FROM pg_replication_slots WHERE active"
+
+
 class Run:
     """One seed on one server, whose wal_level is `replica` at first."""
 
@@ -55,6 +64,7 @@ class Run:
         self._output = directory / "said"
         self.store = FileStore(directory / "log")
         self.kills = 0
+        self.excused: set[str] = set()
 
     def take_up(self) -> None:
         """Let capture take up the tables while they are empty: so the log holds every change."""
@@ -74,7 +84,11 @@ class Run:
             writers.check()
             if self._random.random() < 0.15:
                 self._restart()
-        query = "SELECT count(*) FROM tailrace.change_tracking WHERE cdc_mode = 'WAL'"
+            if has_wal and not self.excused and self._random.random() < 0.3:
+                self._lose_slot()
+        # A slot that was lost last is there again, and not only what was on record of it.
+        query = """SELECT count(*) FROM tailrace.change_tracking, pg_replication_slots AS slots
+                    WHERE cdc_mode = 'WAL' AND slots.slot_name = 'tailrace_main'"""
         with process(self._told("auto"), self.store.url, self._output) as capture:
             self._wait_for(capture, query)
 
@@ -84,18 +98,37 @@ class Run:
             process(self._told("auto"), self.store.url, self._output) as capture,
             self._database.connect() as connection,
         ):
-            settle(lambda: journal.problems(self.store, connection), patience_s=PATIENCE_S)
+            settle(
+                lambda: journal.problems(self.store, connection, excused=self.excused),
+                patience_s=PATIENCE_S,
+            )
+            wanted = wanted_bases(self.store, newest_positions(self.store))
+            for table in self.excused:
+                query = "SELECT %s::regclass::oid"
+                ((oid,),) = connection.execute(query, [f"{journal.SCHEMA}.{table}"])
+                assert int(oid) in wanted, f"{table} is not read anew"
             assert capture.terminate() == 0, capture.said()
 
     def _live(self, told: Settings, failpoint: str) -> None:
         """One life of capture, that ends by a failpoint or a kill."""
-        name = f"{failpoint}:{self._random.randint(1, 3)}" if failpoint else ""
-        with process(told, self.store.url, self._output, failpoint=name) as capture:
-            end = time.monotonic() + self._random.uniform(0.7, 1.3) * LIFE_S
-            while time.monotonic() < end and capture.is_running:
-                time.sleep(0.05)
-            if not capture.is_running:
-                assert capture.wait() in (0, 1, 137), capture.said()
+        random = self._random
+        name = f"{failpoint}:{random.randint(1, 3)}" if failpoint else ""
+        end = time.monotonic() + random.uniform(0.7, 1.3) * LIFE_S
+        with ExitStack() as stack:
+            if random.random() < 0.3:
+                # It leads, or stands by and takes over; it is killed last.
+                url, output = self.store.url, self._output.with_name("said-beside")
+                stack.enter_context(process(told, url, output))
+                end += LIFE_S
+            with process(told, self.store.url, self._output, failpoint=name) as capture:
+                if random.random() < 0.1:
+                    time.sleep(random.uniform(0.0, LIFE_S))
+                    self._restart()
+                while time.monotonic() < end - LIFE_S / 2 and capture.is_running:
+                    time.sleep(0.05)
+                if not capture.is_running:
+                    assert capture.wait() in (0, 1, 137), capture.said()
+            time.sleep(max(0.0, end - time.monotonic()))
         self.kills += 1
 
     def _told(self, mode: str = "") -> Settings:
@@ -123,6 +156,21 @@ class Run:
             self._server.settings["wal_level"] = wal_level
         self._server.restart(immediate=self._random.random() < 0.5)
 
+    def _lose_slot(self) -> None:
+        with self._database.connect() as connection:
+            self._excuse(connection)
+            wait_until(lambda: connection.execute(_IN_USE).fetchone() is None)
+            with suppress(psycopg.errors.UndefinedObject):
+                connection.execute("SELECT pg_drop_replication_slot('tailrace_main')")
+            # A barrier of who was killed a moment ago may have come through meanwhile.
+            self._excuse(connection)
+
+    def _excuse(self, connection: psycopg.Connection) -> None:
+        query = """SELECT table_name FROM tailrace.change_tracking
+                    WHERE cdc_mode = 'WAL' OR wal_until > %s::pg_lsn"""
+        tip = str(Reader(self.store).tip().position)
+        self.excused |= {name for (name,) in connection.execute(query, [tip])}
+
     def _wait_for(self, capture: CaptureProcess, query: LiteralString) -> None:
         """Until the query, which may fail meanwhile, counts every table."""
 
@@ -146,13 +194,12 @@ def run_handover(server: Server, directory: Path, *, seed: int, seconds: float) 
             journal.make(connection)
         run = Run(server, database, directory, seed)
         run.take_up()
-        with journal.Journaling(database.connect, seed, count=WRITERS) as writers:
+        with journal.Journaling(database.connect, seed, count=WRITERS, is_wild=True) as writers:
             run.go(seconds, writers)
         run.settle()
         with database.connect() as connection:
             # The server may need a moment to see that nobody reads any more.
-            query = "SELECT 1 FROM pg_replication_slots WHERE active"
-            wait_until(lambda: connection.execute(query).fetchone() is None)
+            wait_until(lambda: connection.execute(_IN_USE).fetchone() is None)
             connection.execute("SELECT pg_drop_replication_slot('tailrace_main')")
         return writers.committed, run.kills
 

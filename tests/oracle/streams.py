@@ -125,8 +125,9 @@ class Soak:
         return problems
 
     def _repeated(self) -> int:
-        """How many messages came more than once: a window at most for each end of a node, and for
-        each zombie; and each request that was not answered.
+        """How many messages came more than once: for each end of a node a window at most of the
+        batch, which a zombie shares, and one of letters that were redriven between two tries of it;
+        and each request that was not answered.
         """
         with self.source.connect() as source:
             truth = committed(source)
@@ -152,7 +153,7 @@ class Soak:
         return _answer(self._start(*arguments))
 
     def _start(self, *arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "tailrace.cli.main", *arguments]
+        command = [sys.executable, "-m", "tailrace.cli", *arguments]
         return subprocess.Popen(
             [*command, "--config", str(self.nodes.config)],
             stdout=subprocess.PIPE,

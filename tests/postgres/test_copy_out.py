@@ -20,8 +20,10 @@ BLOCK = 4096
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "libpq":
 
-        def by_libpq(pgconn: pq.abc.PGconn, text: bytes, size: int) -> Iterator[pa.BinaryArray]:
-            return module._by_libpq(pgconn, text, size)
+        def by_libpq(
+            pgconn: pq.abc.PGconn, text: bytes, size: int, waiting: module.Waiting | None
+        ) -> Iterator[pa.BinaryArray]:
+            return module._by_libpq(pgconn, text, size, waiting)
 
         monkeypatch.setattr(module, "_by_socket", by_libpq)
 
@@ -76,6 +78,27 @@ def test_blocks_end_at_the_same_rows_whenever_they_are_read(admin: Connection) -
     every = [[len(block) for block in copy_out(admin, query, block_bytes=1 << 20)] for _ in "abc"]
     assert len(every[0]) > 10
     assert every[0] == every[1] == every[2]
+
+
+@pytest.mark.usefixtures("way")
+def test_who_is_told_that_he_waits_waits_for_as_long_as_the_server_takes(
+    admin: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SILENCE_S", 0.05)
+    monkeypatch.setattr(module, "POLL_S", 0.05)
+    calls: list[int] = []
+    with psycopg.connect(admin.info.dsn, autocommit=True) as other:
+        other.execute("SELECT pg_advisory_lock(77)")
+
+        def waiting() -> None:
+            calls.append(1)
+            if len(calls) == 5:
+                other.execute("SELECT pg_advisory_unlock(77)")
+
+        query = sql.SQL("COPY (SELECT 1, pg_advisory_xact_lock(77)) TO STDOUT")
+        (block,) = copy_out(admin, query, block_bytes=BLOCK, waiting=waiting)
+    assert block.to_pylist() == [b"1\t"]
+    assert len(calls) >= 5
 
 
 @pytest.mark.usefixtures("way")

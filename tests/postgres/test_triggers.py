@@ -12,9 +12,9 @@ import pytest
 
 from tailrace.control.schema import migrate
 from tailrace.errors import SourceError
-from tailrace.postgres.buffer import row_trigger, truncate_trigger
+from tailrace.postgres.buffer import SCHEMA, buffer_name, row_trigger, truncate_trigger
 from tailrace.postgres.catalog import TableInfo
-from tailrace.postgres.quote import identifier, statement
+from tailrace.postgres.quote import identifier, qualified, statement
 from tailrace.postgres.session import Connection, connect
 from tailrace.postgres.triggers import (
     drop_buffer,
@@ -22,6 +22,7 @@ from tailrace.postgres.triggers import (
     has_triggers,
     install_triggers,
     lock_table,
+    restore_numbering,
     switch_triggers,
     trigger_problems,
 )
@@ -209,6 +210,29 @@ def test_f078_one_partition_without_its_trigger_is_found(
     ]
     install_triggers(owner, table, lock_timeout_ms=WAIT_MS)
     assert trigger_problems(owner, table.oid) == []
+
+
+def test_a_sequence_that_hands_out_numbers_ahead_is_found_and_set_back(
+    owner: Connection, app: Connection
+) -> None:
+    app.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    table = _install(owner, "app.t")
+    app.execute("INSERT INTO t VALUES (1)")
+    name = f"{buffer_name(table.oid)}_seq_seq"
+    owner.execute(statement("ALTER SEQUENCE {} CACHE 10", qualified(SCHEMA, name)))
+    assert trigger_problems(owner, table.oid) == [
+        f"sequence {SCHEMA}.{name} has CACHE 10, and rows lose their order"
+    ]
+    # This session has nine numbers in hand by now.
+    app.execute("INSERT INTO t VALUES (2)")
+    with owner.transaction():
+        lock_table(owner, table)
+        restore_numbering(owner, table.oid)
+    assert trigger_problems(owner, table.oid) == []
+    owner.execute("INSERT INTO app.t VALUES (3)")
+    app.execute("INSERT INTO t VALUES (4)")
+    news = [new for _, new, _ in changes(owner, table.oid)]
+    assert news == [{"id": str(each)} for each in (1, 2, 3, 4)]
 
 
 def test_f080_roles_without_rights_on_our_schemas_may_write(

@@ -87,7 +87,9 @@ def test_f088_a_file_size_limit_is_reported_and_leaves_nothing(tmp_path: Path) -
         text=True,
         check=True,
     )
-    assert done.stdout == "False raise the file size limit (ulimit -f) of this process\n"
+    assert done.stdout == (
+        "False raise the file size limit (ulimit -f) of this process, and start it again\n"
+    )
     assert files(tmp_path) == ["after", "small"]
 
 

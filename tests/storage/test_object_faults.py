@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from urllib.request import Request, urlopen
 
 import pytest
 
 from tailrace.errors import ConfigError, StoreError
 from tailrace.storage import ObjectExists, ObjectMissing, ObjectStore, Store
+from tests.s3 import make_bucket, set_policy
 
 CALLS: dict[str, Callable[[Store], object]] = {
     "put_new": lambda store: store.put_new("a", b"x"),
@@ -43,18 +42,8 @@ def test_a_missing_bucket_is_not_a_missing_object(s3_endpoint: str, call: str) -
 # moto asks no policy about listing.
 @pytest.mark.parametrize("call", [call for call in CALLS if call != "list"])
 def test_denied_access_points_to_the_credentials(s3_endpoint: str, call: str) -> None:
-    urlopen(Request(f"{s3_endpoint}/closed", method="PUT")).close()
-    deny = {
-        "Version": "2012-10-17",
-        "Statement": [{"Effect": "Deny", "Principal": "*", "Action": "s3:*", "Resource": "*"}],
-    }
-    policy = Request(
-        f"{s3_endpoint}/closed?policy",
-        json.dumps(deny).encode(),
-        {"Content-Type": "application/json"},
-        method="PUT",
-    )
-    urlopen(policy).close()
+    make_bucket(s3_endpoint, "closed")
+    set_policy(s3_endpoint, "closed", "Deny")
     with pytest.raises(StoreError, match=r"403 Forbidden|AccessDenied") as caught:
         CALLS[call](ObjectStore("s3://closed/log"))
     assert not caught.value.retry

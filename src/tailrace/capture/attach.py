@@ -36,6 +36,7 @@ from tailrace.failpoint import failpoint
 from tailrace.log import Header, SourceIdentity, Tip, put_genesis, read_genesis
 from tailrace.model import Lsn
 from tailrace.postgres.blockers import listed, writers
+from tailrace.postgres.detection import must_be_logical
 from tailrace.postgres.publication import drop_publication
 from tailrace.postgres.server import Server, read_server
 from tailrace.postgres.session import source_error
@@ -52,6 +53,7 @@ SLOT_WAIT_MS: Final = 5_000
 _LOST_HINT: Final = (
     "changes since the log's end are lost: run `tailrace teardown` and begin a new log"
 )
+_OR_TRIGGERS: Final = "; or set capture.mode to auto, which goes on with triggers and new bases"
 
 
 def attach(to: Attachment) -> Tip:
@@ -72,14 +74,11 @@ def attach(to: Attachment) -> Tip:
 
 
 def _begin(to: Attachment, server: Server, slot: SlotState | None) -> Tip:
-    if server.wal_level != "logical":
-        raise SourceError(
-            f"wal_level is {server.wal_level}, capture from the wal needs logical",
-            hint="ALTER SYSTEM SET wal_level = 'logical', then restart postgres",
-        )
+    must_be_logical(server)
     claim(to, server, slot)
     failpoint("attach.after_intent")
-    drop_slot(to.conn, to.names.slot)
+    # Nobody streams before there is a genesis: if one does, we do not lead any more.
+    drop_slot(to.conn, to.names.slot, ends_sender=False)
     for roll in _rolls(to, with_buffers=True):
         drop_publication(to.conn, roll.publication)
     for roll in _rolls(to, with_buffers=to.with_buffers):
@@ -125,7 +124,7 @@ def _make_slot(to: Attachment) -> Lsn:
         if _is_sound(to, news):
             return start
         logger.warning("slot cannot decode what was open while it was made, making another")
-        drop_slot(to.conn, to.names.slot)
+        drop_slot(to.conn, to.names.slot, ends_sender=False)
 
 
 def _is_sound(to: Attachment, news: News) -> bool:
@@ -142,16 +141,14 @@ def _is_sound(to: Attachment, news: News) -> bool:
 
 def _continue(to: Attachment, server: Server, slot: SlotState | None, genesis: Header) -> Tip:
     check_source(to, server, genesis)
+    hint = _LOST_HINT + _OR_TRIGGERS * carries_buffers(genesis)
     if slot is None:
         raise SlotLost(
             f"slot {to.names.slot} does not exist, though the log at {to.store.url} needs it",
-            hint=_LOST_HINT,
+            hint=hint,
         )
     if slot.is_lost:
-        raise SlotLost(
-            f"slot {to.names.slot} was invalidated: {slot.invalidation}",
-            hint=_LOST_HINT,
-        )
+        raise SlotLost(f"slot {to.names.slot} was invalidated: {slot.invalidation}", hint=hint)
     tip = recovered_tip(to)
     check_gap(slot, tip)
     # What was done to their tables is mended before any is looked at.

@@ -136,12 +136,14 @@ class Core:
         """No more should be handed over at once: what is sealed or stored as a part is as large."""
         return min(self._limits.seal_bytes, self._limits.part_bytes)
 
-    def is_collecting(self, now: float) -> bool:
-        """True while nothing more can be sealed: a job is under way, or so much has come that what
-        comes next waits for its age.
+    def is_collecting(self, now: float, *, waiting_bytes: int = 0) -> bool:
+        """True while nothing more can be sealed, be it what waits to be handed over: a job is under
+        way, or so much has come that it waits for its age.
         """
-        next_bytes = self._weight_bytes + self._limits.trickle_transaction_bytes
-        return self._job is not None or not self._trickle.allows(next_bytes, now)
+        if self._job is not None:
+            return True
+        next_bytes = self._weight_bytes + self._limits.trickle_transaction_bytes + waiting_bytes
+        return not (self._queue or self._trickle.allows(next_bytes, now))
 
     @property
     def is_at_rest(self) -> bool:

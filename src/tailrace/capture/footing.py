@@ -3,7 +3,8 @@
 log                        slot        then
 empty                      none        a slot, if the server and the settings allow one; else drains
 streamed                   there       the slot
-streamed                   none, lost  drains: triggers take over what the slot has let go of
+streamed                   none, lost  drains: triggers take over what the slot has let go of; if no
+                                       table may use them the slot is asked for, and found missing
 drained                    any         drains; a slot beside them is left from a beginning that died
 
 A log that was begun for the WAL alone has no way to carry buffers, and stands on its slot for ever.
@@ -54,7 +55,8 @@ def footing(dsn: str, store: Store, names: SourceNames, hybrid: HybridSettings) 
             slot = read_slot(conn, names.slot)
     except psycopg.Error as error:
         raise source_error(error) from error
-    return Footing.DRAINS if slot is None or slot.is_lost else Footing.SLOT
+    is_lost = slot is None or slot.is_lost
+    return Footing.DRAINS if is_lost and hybrid.may_use_triggers else Footing.SLOT
 
 
 def _first(conn: Connection, names: SourceNames, hybrid: HybridSettings) -> Footing:

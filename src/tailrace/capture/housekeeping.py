@@ -75,9 +75,9 @@ class Tables(Protocol):
 
 
 def observe_retained(conn: Connection, slot: SlotState | None, metrics: Metrics) -> None:
-    """Note how much WAL the server keeps for us."""
-    if slot is not None and slot.restart_lsn is not None:
-        metrics.retained_bytes.set(wal_position(conn) - slot.restart_lsn)
+    """Note how much WAL the server keeps for us: none without a slot, or for one that is lost."""
+    kept_from = None if slot is None else slot.restart_lsn
+    metrics.retained_bytes.set(0 if kept_from is None else wal_position(conn) - kept_from)
 
 
 class Housekeeping:
@@ -178,12 +178,17 @@ class Housekeeping:
 
     def _look_at_health(self) -> None:
         """Where the control schema is: what needs a look is said, to whoever listens there too."""
-        conn = self._connection()
-        stats = read_stats(conn, self._duties.names.slot)
+        conn, source = self._connection(), self._duties.names.slot
+        stats = read_stats(conn, source)
         if not stats:
             return
         self._metrics.modes(stats)
-        alerts = [each for each in check_health(conn) if each.reason]
+        if read_slot(conn, source) is None:
+            # A drain that comes through says that nothing waits; one that hangs says nothing.
+            self._metrics.lag_seconds.set(max(each.lag_seconds or 0.0 for each in stats))
+        limit_s = self._duties.hybrid.transition_s_max
+        found = check_health(conn, source, transition_s_max=limit_s, is_told=True)
+        alerts = [each for each in found if each.reason]
         self._metrics.alerts.set(len(alerts))
         for alert in alerts:
             if self._news.is_new(f"alert {alert.table}", alert.reason):

@@ -18,7 +18,7 @@ import psycopg
 
 from tailrace.capture.actions import Limits
 from tailrace.capture.attach import attach, check_gap
-from tailrace.capture.buffers.shapes import BufferShapes, ask_for_base
+from tailrace.capture.buffers.shapes import BufferShapes, InsertsOnlyTables, ask_for_base
 from tailrace.capture.buffers.translate import Translator
 from tailrace.capture.buffers.translating import TranslatingWriter
 from tailrace.capture.core import Core
@@ -84,7 +84,15 @@ class Leader:
         self._metrics = metrics
         self._stop = stop
         self._publications = [roll.publication for roll in rolls_of(self._duties.names)]
-        self._tables: Tables = WalTables(store, self._duties.names, self._duties.selection)
+        self._task = Task(
+            self._duties.dsn,
+            self._duties.names,
+            self._duties.selection,
+            self._duties.hybrid,
+            leader_pid=connection.pid,
+            has_slot=True,
+        )
+        self._tables: Tables = WalTables(store, self._task)
         self._writer_id = secrets.token_hex(8)
         self.left_behind: list[threading.Thread] = []
 
@@ -135,19 +143,11 @@ class Leader:
         """If the log was begun with the means to. Also if no trigger is allowed now: tables that
         have some are handed over, and what they have buffered comes through the stream.
         """
-        duties, genesis = self._duties, read_genesis(self._store)
+        genesis = read_genesis(self._store)
         assert genesis is not None
         if carries_buffers(genesis):
-            self._publications.append(duties.names.buffers)
-            task = Task(
-                duties.dsn,
-                duties.names,
-                duties.selection,
-                duties.hybrid,
-                leader_pid=self._connection.pid,
-                has_slot=True,
-            )
-            self._tables = HybridTables(self._store, task)
+            self._publications.append(self._duties.names.buffers)
+            self._tables = HybridTables(self._store, self._task)
 
     def _start(self, conn: Connection, tip: Tip) -> None:
         """Begin to stream. Who held the lock before us may hold the slot a moment longer."""
@@ -177,8 +177,11 @@ class Leader:
         core = Core(tip.position, limits=self._settings.limits, now=time.monotonic())
         describe = describing(self._duties.dsn, self._store)
         writer = Writer(self._store, tip, writer_id=self._writer_id, describe=describe)
+        inserts_only = InsertsOnlyTables(self._duties.dsn, self._duties.selection)
         translator = Translator(
-            BufferShapes(self._duties.dsn), unreadable=ask_for_base(self._duties.dsn, self._store)
+            BufferShapes(self._duties.dsn),
+            unreadable=ask_for_base(self._duties.dsn, self._store),
+            inserts_only=inserts_only,
         )
         writing = WritingThread(TranslatingWriter(writer, translator))
         housekeeping = Housekeeping(
@@ -211,6 +214,7 @@ class Leader:
             self._connection.close()
             hung = [housekeeping.stop(JOIN_TIMEOUT_S), writing.close(JOIN_TIMEOUT_S)]
             self.left_behind = [thread for thread in hung if thread is not None]
+            inserts_only.close()
 
     def _end_slot(self) -> None:
         """No table comes from the WAL any more. What triggers have buffered since is drained: the

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from tailrace.capture.roll import Roll, published, record_membership, settle
-from tailrace.capture.watch import begin_watch
-from tailrace.errors import SchemaError, SourceError
+from tailrace.capture.watch import ask_after_commit, begin_watch
+from tailrace.errors import NotLeading, SchemaError, SourceError
 from tailrace.failpoint import failpoint
 from tailrace.log import Base, BaseOrigin, Reader
 from tailrace.log.bases import put_base
@@ -25,7 +25,6 @@ from tailrace.postgres.finding import Severity
 from tailrace.postgres.pattern import TablePattern
 from tailrace.postgres.publication import Fingerprint
 from tailrace.postgres.selection import Selection
-from tailrace.postgres.server import insert_position
 from tailrace.postgres.session import Connection
 from tailrace.storage import Store
 
@@ -78,18 +77,23 @@ class Membership:
         """The tables that are published."""
         return [member.relation_oid for member in published(self._conn, self._roll).members]
 
-    def take_up_one(self, table: TableInfo) -> Refusal | None:
-        """Publish one table; None if that came about."""
+    def take_up_one(
+        self, table: TableInfo, *, check: Callable[[], None] = lambda: None
+    ) -> Refusal | None:
+        """Publish one table; None if that came about. `check` is called while it is locked."""
         inserts_only = self._roll.inserts_only
         for finding in table_findings(self._conn, table, inserts_only=inserts_only):
             if finding.severity is Severity.BLOCKER:
                 return Refusal(table, finding.message, finding.fix)
 
-        def before_commit(planned: Fingerprint) -> None:
-            record_membership(self._store, self._roll, planned)
-            begin_watch(self._conn, self._store, table.oid, since)
+        needs_base = False
 
-        since = insert_position(self._conn)
+        def before_commit(planned: Fingerprint) -> None:
+            nonlocal needs_base
+            check()
+            record_membership(self._store, self._roll, planned)
+            needs_base = begin_watch(self._conn, self._store, table.oid)
+
         try:
             empty = add_table(
                 self._conn,
@@ -98,8 +102,12 @@ class Membership:
                 lock_timeout_ms=LOCK_TIMEOUT_MS,
                 before_commit=before_commit,
             )
+        except NotLeading:
+            raise
         except (SourceError, SchemaError) as error:
             return Refusal(table, str(error), error.hint, is_passing=error.retry)
+        if needs_base and empty is None:
+            ask_after_commit(self._conn, self._store, table.oid)
         settle(self._conn, self._store, self._roll)
         # Only now: should the commit have failed, the table would have a base that is not true.
         if empty is not None:

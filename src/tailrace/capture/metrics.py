@@ -53,6 +53,17 @@ class Metrics:
         if core.last_keepalive_at is not None:
             self.last_keepalive.set(time.monotonic() - core.last_keepalive_at)
 
+    def drained(self, header: Header | None) -> None:
+        """Note that a drain came through, with a segment if there was anything to take in: what it
+        has received is durable, and Postgres was heard of.
+        """
+        if header is not None:
+            self.sealed(header)
+            self.received_lsn.set(int(header.end))
+            self.durable_lsn.set(int(header.end))
+        for gauge in (self.lag_bytes, self.lag_seconds, self.last_keepalive):
+            gauge.set(0)
+
     def sealed(self, header: Header) -> None:
         """Count a segment."""
         self.segments.inc()

@@ -62,6 +62,14 @@ class HybridSettings:
         """False if no table is ever to come from the WAL: then no slot is needed."""
         return any(mode is not CaptureMode.TRIGGER for mode in self._modes())
 
+    @property
+    def transition_s_max(self) -> float:
+        """No hand-over, of whatever table, is under way for longer unless it is stuck: it is given
+        up after its timeout and its shadow, and has as long as the timeout again for that.
+        """
+        every = (self.rules, *(rules for _, rules in self.of_some))
+        return max(2 * each.transition_timeout_s + each.shadow_s for each in every)
+
     def of(self, table: TableInfo) -> TableRules:
         """The rules for one table."""
         for pattern, rules in self.of_some:

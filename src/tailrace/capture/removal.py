@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tailrace.capture.roll import Roll, published, record_membership, settle
-from tailrace.errors import SourceError
+from tailrace.errors import NotLeading, SourceError
 from tailrace.failpoint import failpoint
 from tailrace.postgres.catalog import TableInfo, read_tables
 from tailrace.postgres.check_table import shape_findings
@@ -61,10 +61,21 @@ def why_out(conn: Connection, table: TableInfo, roll: Roll, selection: Selection
     return ""
 
 
-def take_out_one(conn: Connection, store: Store, roll: Roll, table: TableInfo, reason: str) -> None:
-    """Stop publishing a table; what cannot be done at this moment is said, and no error."""
+def take_out_one(
+    conn: Connection,
+    store: Store,
+    roll: Roll,
+    table: TableInfo,
+    reason: str,
+    *,
+    check: Callable[[], None] = lambda: None,
+) -> bool:
+    """Stop publishing a table, and tell whether that came about: what cannot be done at this moment
+    is said, and no error. `check` is called while it is locked.
+    """
 
     def before_commit(planned: Fingerprint) -> None:
+        check()
         record_membership(store, roll, planned)
         failpoint("removal.before_commit")
 
@@ -76,8 +87,11 @@ def take_out_one(conn: Connection, store: Store, roll: Roll, table: TableInfo, r
             lock_timeout_ms=LOCK_TIMEOUT_MS,
             before_commit=before_commit,
         )
+    except NotLeading:
+        raise
     except SourceError as error:
         logger.warning("table stays published for now reason=%s", error)
-        return
+        return False
     settle(conn, store, roll)
     logger.warning("table set aside table=%s reason=%s", table.qualified, reason)
+    return True

@@ -20,6 +20,7 @@ from tailrace.failpoint import failpoint
 from tailrace.log import layout
 from tailrace.postgres.buffer import buffer, read_buffers
 from tailrace.postgres.catalog import read_tables
+from tailrace.postgres.leading import as_leader
 from tailrace.postgres.publication import (
     Fingerprint,
     create_publication,
@@ -77,13 +78,14 @@ def record_membership(store: Store, roll: Roll, planned: Fingerprint) -> None:
 
 
 def remake_publications(
-    conn: Connection, store: Store, names: SourceNames, buffers: Iterable[int]
+    conn: Connection, store: Store, names: SourceNames, buffers: Iterable[int], *, leader_pid: int
 ) -> None:
     """Where there is no slot: all three publications anew, and the buffers of these tables, which
     are those of the source. So they are there before a slot is, whatever was done to them by hand.
+    Raises NotLeading if the backend `leader_pid` does not lead: another may stream through them.
     """
     rolls = (*rolls_of(names), buffer_roll(names))
-    with conn.transaction():
+    with as_leader(conn, names.slot, leader_pid):
         for roll in rolls:
             drop_publication(conn, roll.publication)
             make_publication(conn, store, roll)

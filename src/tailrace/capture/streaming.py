@@ -26,6 +26,9 @@ GATHER_S: Final = 0.050
 PAUSE_MIN_S: Final = 0.000125
 PAUSE_MAX_S: Final = 0.008
 PAUSE_BYTES: Final = 6 << 10
+"""Of rows that are small; of others it is twice as much."""
+
+SMALL_BYTES: Final = 100
 METRICS_S: Final = 0.1
 _POLL_MAX_S: Final = 0.5
 _POLL_MIN_S: Final = 0.001
@@ -50,6 +53,7 @@ class Streaming:
         self._should_stop = should_stop
         self._read_bytes = min(READ_BYTES, core.piece_bytes_max)
         self._pause_s = PAUSE_MIN_S
+        self._pause_bytes = PAUSE_BYTES
         self._has_more = False
         self._observe_at = 0.0
         self._poll_writing = select.poll()
@@ -107,6 +111,8 @@ class Streaming:
         # A sender that has reported an error waits for a command, and sends no more.
         self._has_more = not is_all or wire.has_ended
         if len(messages):
+            is_small = messages.bounds[-1] < SMALL_BYTES * len(messages)
+            self._pause_bytes = PAUSE_BYTES if is_small else 2 * PAUSE_BYTES
             # The first of them has been here since then.
             self._core.receive(messages, began)
         if is_all:
@@ -116,8 +122,8 @@ class Streaming:
         """Wait a moment for more, as nothing can be sealed at once anyway.
 
         A sender on the same machine is read a few rows at a time, and every turn of the loop has
-        its price. But its socket holds no more than some two hundred rows: pauses are as long as a
-        third of that takes to come. Returns whether that was all.
+        its price. But its socket holds no more than some two hundred rows, whatever their size:
+        pauses are as long as half of that takes to come. Returns whether that was all.
         """
         now = time.monotonic()
         deadline = min(now + GATHER_S, self._core.wake_at(now))
@@ -129,15 +135,16 @@ class Streaming:
             if wire.has_ended:
                 break
             received = wire.pending_bytes - before
-            if received < PAUSE_BYTES:
+            if received < self._pause_bytes:
                 self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
-            elif received > 2 * PAUSE_BYTES:
+            elif received > 2 * self._pause_bytes:
                 self._pause_s = max(self._pause_s / 2, PAUSE_MIN_S)
             now = time.monotonic()
             if is_stored:
                 self._take_result()
-                if not (self._core.is_at_rest and self._core.is_collecting(now)):
-                    break
+                deadline = min(deadline, self._core.wake_at(now))
+            if not self._core.is_collecting(now, waiting_bytes=wire.pending_bytes):
+                break
         return True
 
     def _pause(self) -> bool:

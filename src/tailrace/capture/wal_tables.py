@@ -1,16 +1,21 @@
-"""Keeps the tables of a source that is captured from the WAL alone."""
+"""Keeps the tables of a source that is captured from the WAL alone.
+
+It needs no schema of ours in the database; where there is one, for streams that SQL can see, the
+tables are shown there too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from tailrace.capture.hybrid.on_record import Captured, OnRecord, Task
 from tailrace.capture.membership import Membership, Refusal
 from tailrace.capture.mending import mend
 from tailrace.capture.removal import take_out
 from tailrace.capture.roll import rolls_of
 from tailrace.capture.watch import Watch
-from tailrace.postgres.quote import SourceNames
-from tailrace.postgres.selection import Selection
+from tailrace.control.tracking import Mode, forget, read_tracked
+from tailrace.postgres.leading import as_leader
 from tailrace.postgres.session import Connection
 from tailrace.storage import Store
 
@@ -20,10 +25,12 @@ class WalTables:
 
     is_done = False
 
-    def __init__(self, store: Store, names: SourceNames, selection: Selection) -> None:
+    def __init__(self, store: Store, task: Task) -> None:
         self._store = store
-        self._rolls = rolls_of(names)
-        self._selection = selection
+        self._task = task
+        self._rolls = rolls_of(task.names)
+        self._selection = task.selection
+        self._record = OnRecord(task)
         self._watch = Watch(store, self._rolls)
 
     def open(
@@ -50,7 +57,25 @@ class WalTables:
         self._watch.look(conn, [oid for each in memberships for oid in each.member_oids()])
         for membership in memberships:
             refusals += membership.take_up(self._selection, should_go_on=should_go_on)
+        self._put_on_record(conn)
         return refusals
+
+    def _put_on_record(self, conn: Connection) -> None:
+        members = {
+            oid: roll
+            for roll in self._rolls
+            for oid in Membership(conn, self._store, roll).member_oids()
+        }
+        source = self._task.names.slot
+        tracked = read_tracked(conn, source)
+        left = [
+            oid for oid, each in tracked.items() if each.mode is Mode.WAL and oid not in members
+        ]
+        for oid in left:
+            with as_leader(conn, source, self._task.leader_pid):
+                forget(conn, oid, source=source)
+            del tracked[oid]
+        self._record.put(conn, Captured(members, tracked))
 
     def close(self) -> None:
         """There is nothing to give up."""

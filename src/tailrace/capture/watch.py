@@ -30,6 +30,7 @@ from tailrace.storage import Store
 logger = logging.getLogger(__name__)
 
 _NEEDED: Final = "table needs a new base table=%s reason=%s"
+_UNPUBLISHED: Final = "it was not published for a while"
 
 
 class Watch:
@@ -85,17 +86,24 @@ class Watch:
         self._looks[now.oid] = now
 
 
-def begin_watch(conn: Connection, store: Store, oid: int, since: Lsn) -> None:
-    """Keep a first look at a table that is about to be published. If it was published before, what
-    happened meanwhile was not streamed: a base after `since` is asked for. One may be under way of
-    which nothing is to be seen yet.
+def begin_watch(conn: Connection, store: Store, oid: int) -> bool:
+    """Keep a first look at a table that is about to be published, under its lock if it has one. If
+    it was published before, what happened meanwhile was not streamed: a base as of now or later is
+    asked for, and that is told. One may be under way of which nothing is to be seen yet.
     """
+    is_asked_for = False
     for now in read_standings(conn, [oid]):
         if store.list(layout.table_prefix(oid)) or store.list(f"{layout.BASES}{oid}/"):
-            reason = "it was not published for a while"
-            _put_mark(store, oid, since, reason)
-            logger.warning(_NEEDED, now.name, reason)
+            _put_mark(store, oid, insert_position(conn), _UNPUBLISHED)
+            logger.warning(_NEEDED, now.name, _UNPUBLISHED)
+            is_asked_for = True
         keep_look(store, now)
+    return is_asked_for
+
+
+def ask_after_commit(conn: Connection, store: Store, oid: int) -> None:
+    """Whoever wrote a table without its lock being taken may have ended until it was published."""
+    _put_mark(store, oid, insert_position(conn), _UNPUBLISHED)
 
 
 def _reason(conn: Connection, before: Standing, now: Standing, between: Iterable[Relation]) -> str:

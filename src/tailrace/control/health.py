@@ -49,7 +49,15 @@ SELECT format('%%s.%%s', schema_name, table_name) AS "table", cdc_mode AS mode, 
 _HEALTH: Final = """
 SELECT table_name AS "table", cdc_mode AS mode, lag_bytes, lag_seconds,
        confirmed_lsn::text AS confirmed, coalesce(reason, '') AS reason
-  FROM tailrace.check_cdc_health()
+  FROM tailrace.check_cdc_health(
+           transition_max => make_interval(secs => %(transition_s_max)s),
+           only_source => %(source)s, is_told => %(is_told)s)
+"""
+
+_IS_THERE: Final = """
+SELECT EXISTS (SELECT FROM pg_proc
+                WHERE pronamespace = to_regnamespace('tailrace')
+                  AND proname = 'check_cdc_health' AND 'only_source' = ANY (proargnames))
 """
 
 
@@ -62,7 +70,15 @@ def read_stats(conn: Connection, source: str) -> list[TableStat]:
         return cursor.execute(_STATS, (source,)).fetchall()
 
 
-def check_health(conn: Connection) -> list[Health]:
-    """Every table of every source; alerts are told to whoever listens."""
+def check_health(
+    conn: Connection, source: str, *, transition_s_max: float, is_told: bool
+) -> list[Health]:
+    """Every table of a source; none without the control schema, or if an older version has made it.
+    A hand-over that takes longer than `transition_s_max` is stuck. Alerts are sent to whoever
+    listens if they are to be told.
+    """
+    if conn.execute(_IS_THERE).fetchone() != (True,):
+        return []
+    values = {"source": source, "transition_s_max": transition_s_max, "is_told": is_told}
     with conn.cursor(row_factory=class_row(Health)) as cursor:
-        return cursor.execute(_HEALTH).fetchall()
+        return cursor.execute(_HEALTH, values).fetchall()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from tailrace.control.streams import StreamRow, reporting
+from tailrace.control.streams import Moment, StreamRow, reporting
 from tailrace.postgres.session import Connection
 
 
@@ -16,8 +16,8 @@ class ReplayColumns:
     answered last.
     """
 
-    from_ts: datetime | None
-    to_ts: datetime | None
+    from_ts: Moment | None
+    to_ts: Moment | None
     progress: float | None = None
     note: str | None = None
 

@@ -15,12 +15,19 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
+import psycopg
+from psycopg.abc import AdaptContext, Buffer
+from psycopg.adapt import Loader
 from psycopg.rows import dict_row
+from psycopg.types.datetime import TimestamptzLoader
 from psycopg.types.json import Jsonb
 
 from tailrace.postgres.session import Connection
 
 STREAMS_CHANNEL: Final = "tailrace_streams"
+
+Moment = datetime | str
+"""A time; in the words of Postgres if Python's calendar does not have it, as infinity."""
 
 
 class Origin(StrEnum):
@@ -64,8 +71,8 @@ class StreamRow:
     revision: int
     status: Status
     reason: str | None
-    replay_from_ts: datetime | None
-    replay_to_ts: datetime | None
+    replay_from_ts: Moment | None
+    replay_to_ts: Moment | None
     state: Mapping[str, object]
     """The columns that only people read: position, lag, counters, times."""
 
@@ -96,10 +103,13 @@ def has_streams(conn: Connection) -> bool:
 
 
 def read_streams(conn: Connection, source: str) -> list[StreamRow]:
-    """The streams of a source, by name; none if the control schema does not know any."""
+    """The streams of a source, by name; none if the control schema does not know any. No row keeps
+    the others from being read.
+    """
     if not has_streams(conn):
         return []
     with conn.cursor(row_factory=dict_row) as cursor:
+        cursor.adapters.register_loader("timestamptz", _MomentLoader)
         return [_row(row) for row in cursor.execute(_ROWS, (source,))]
 
 
@@ -181,6 +191,21 @@ def set_paused(conn: Connection, source: str, name: str, *, paused: bool) -> boo
     query = """UPDATE tailrace.streams SET paused = %s
                 WHERE source = %s AND name = %s RETURNING true"""
     return conn.execute(query, (paused, source, name)).fetchone() is not None
+
+
+class _MomentLoader(Loader):
+    """Where psycopg would raise, and with it every other row would be lost, gives the text."""
+
+    def __init__(self, oid: int, context: AdaptContext | None = None) -> None:
+        super().__init__(oid, context)
+        self._known = TimestamptzLoader(oid, context)
+
+    def load(self, data: Buffer) -> Moment:
+        """Read what Postgres has sent."""
+        try:
+            return self._known.load(data)
+        except psycopg.DataError:
+            return bytes(data).decode()
 
 
 def _list(names: Sequence[str] | None) -> list[str] | None:

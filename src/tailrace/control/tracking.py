@@ -1,8 +1,10 @@
 """How each table is captured: the rows of `tailrace.change_tracking`.
 
-Only the leader writes them. A table has one capture, however many streams read it: `tracked_by`
-names them. The row goes when the table is not to be captured any more. Every change of a mode is
-told by NOTIFY tailrace_cdc_transition, to those who listen when it is committed.
+Only the leader writes them. A table has one row, however many streams read it: `tracked_by` names
+them. It is that of the source whose triggers and buffer the table has, from their making to their
+end; what comes from the WAL any number of sources may share, and the first of them is shown. The
+row goes when the table is not to be captured any more. Every change of a mode is told by NOTIFY
+tailrace_cdc_transition, to those who listen when it is committed.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """One row. `source` is the name of the slot that the source has, or would have."""
+    """One row. `source` is the name of the slot that the source has, or would have; `wal_until` is
+    set if the table went back to triggers: from there on they have its changes.
+    """
 
     oid: int
     source: str
@@ -44,6 +48,7 @@ class Tracked:
     slot: str | None
     publication: str | None
     confirmed: Lsn | None
+    wal_until: Lsn | None
     handed_over_at: datetime | None
     transition_started_at: datetime | None
     tracked_by: tuple[str, ...]
@@ -58,12 +63,13 @@ class Tracked:
 _ROWS: Final = """
 SELECT table_oid::bigint AS oid, source, schema_name AS schema, table_name AS name,
        cdc_mode AS mode, slot_name AS slot, publication_name AS publication,
-       decoder_confirmed_lsn::text AS confirmed, handed_over_at, transition_started_at,
-       tracked_by, last_error
-  FROM tailrace.change_tracking
+       decoder_confirmed_lsn::text AS confirmed, to_jsonb(t) ->> 'wal_until' AS wal_until,
+       handed_over_at, transition_started_at, tracked_by, last_error
+  FROM tailrace.change_tracking AS t
  WHERE source = %s
  ORDER BY schema_name, table_name
 """
+"""`wal_until` is not there before the leader has brought the schema up to date."""
 
 
 def read_tracked(conn: Connection, source: str) -> dict[int, Tracked]:
@@ -76,7 +82,14 @@ def read_tracked(conn: Connection, source: str) -> dict[int, Tracked]:
     return {tracked.oid: tracked for tracked in found}
 
 
-# Nobody else may take a table over: a buffer is emptied by one log.
+_ELSEWHERE: Final = "SELECT table_oid::bigint FROM tailrace.change_tracking WHERE source <> %s"
+
+
+def tracked_elsewhere(conn: Connection, source: str) -> set[int]:
+    """The tables that are on record of other sources, by oid. The control schema must be there."""
+    return {oid for (oid,) in conn.execute(_ELSEWHERE, (source,))}
+
+
 _TRACK: Final = """
 INSERT INTO tailrace.change_tracking AS t
        (table_oid, source, schema_name, table_name, cdc_mode)
@@ -89,9 +102,9 @@ RETURNING true
 """
 
 
-def track(conn: Connection, table: TableInfo, *, source: str, mode: Mode) -> None:
+def track(conn: Connection, table: TableInfo, *, source: str, mode: Mode) -> bool:
     """Note that a table is captured; one that is known keeps its mode and takes on its present
-    name. Raises SourceError if another source captures it.
+    name. False, and nothing is changed, if it is on record of another source.
     """
     values = {
         "oid": table.oid,
@@ -100,9 +113,26 @@ def track(conn: Connection, table: TableInfo, *, source: str, mode: Mode) -> Non
         "source": source,
         "mode": mode,
     }
-    if conn.execute(_TRACK, values).fetchone() is None:
+    return conn.execute(_TRACK, values).fetchone() is not None
+
+
+# Its buffer outlives the triggers of a table until it is empty.
+_YIELD: Final = """
+DELETE FROM tailrace.change_tracking
+ WHERE table_oid = %(oid)s AND source <> %(source)s AND cdc_mode = 'WAL'
+   AND to_regclass(format('tailrace_changes.changes_%%s', table_oid)) IS NULL
+"""
+
+
+def claim(conn: Connection, table: TableInfo, *, source: str, mode: Mode) -> None:
+    """As `track`, before triggers are made: one that another source has from the WAL alone goes
+    over to this one. Raises SourceError if another has its triggers, or still its buffer: that is
+    emptied by one log.
+    """
+    conn.execute(_YIELD, {"oid": table.oid, "source": source})
+    if not track(conn, table, source=source, mode=mode):
         raise SourceError(
-            f"{table.qualified} is captured by another source of this database",
+            f"{table.qualified} is captured by triggers of another source of this database",
             hint="let one source capture it, and read its log twice",
         )
 
@@ -133,6 +163,9 @@ UPDATE tailrace.change_tracking
        handed_over_at =
            CASE WHEN %(mode)s = 'WAL' THEN clock_timestamp()
                 WHEN %(mode)s = 'TRANSITIONING' THEN handed_over_at END,
+       wal_until =
+           CASE WHEN cdc_mode = 'WAL' AND %(mode)s = 'TRIGGER' THEN pg_current_wal_insert_lsn()
+                ELSE wal_until END,
        last_error = %(error)s,
        updated_at = clock_timestamp()
  WHERE table_oid = %(oid)s AND source = %(source)s
@@ -189,6 +222,7 @@ def set_confirmed(conn: Connection, position: Lsn, *, source: str) -> None:
 
 def _tracked(row: dict[str, Any]) -> Tracked:
     row["mode"] = Mode(row["mode"])
-    row["confirmed"] = None if row["confirmed"] is None else Lsn.parse(row["confirmed"])
+    for position in ("confirmed", "wal_until"):
+        row[position] = None if row[position] is None else Lsn.parse(row[position])
     row["tracked_by"] = tuple(row["tracked_by"])
     return Tracked(**row)

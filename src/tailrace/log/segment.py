@@ -31,6 +31,7 @@ CHECKSUM: Final = b"tailrace.crc32"
 _MAGIC: Final = b"ARROW1\0\0"
 # One column has nearly all the bytes, so more threads would only take up memory.
 WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+_READ_OPTIONS: Final = pa.ipc.IpcReadOptions(use_threads=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def decode(data: bytes | pa.Buffer, *, key: str) -> Segment:
     try:
         buffer = pa.py_buffer(data)
         head = pa.ipc.read_schema(buffer.slice(len(_MAGIC)))
-        with pa.ipc.open_file(buffer) as reader:
+        with pa.ipc.open_file(buffer, options=_READ_OPTIONS) as reader:
             schema = reader.schema
             batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
     except (pa.ArrowException, OSError, ValueError) as error:

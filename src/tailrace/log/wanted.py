@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -70,9 +69,11 @@ def _marks(store: Store, prefix: str) -> Iterator[WantedBase]:
     """The highest of each table."""
     highest = {int(entry.key.split("/")[1]): entry.key for entry in store.list(prefix)}
     for oid, key in highest.items():
-        # What vanishes while being read is outdone: the next look shows it.
-        with suppress(ObjectMissing):
+        try:
             yield WantedBase(oid, layout.position_of(key), _reason(store, key))
+        except ObjectMissing:
+            # A higher one is there before it goes; nobody may take the table for one without.
+            yield from _marks(store, f"{layout.WANTED}{oid}/")
 
 
 def _waits_for_slot(store: Store, oid: int) -> bool:

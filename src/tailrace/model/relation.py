@@ -70,6 +70,12 @@ class Relation:
         return f"{self.schema}.{self.name}"
 
     @property
+    def has_identity(self) -> bool:
+        """Whether an old row comes with what tells it from others."""
+        flagged = any(column.in_identity for column in self.columns)
+        return self.identity is ReplicaIdentity.FULL or flagged
+
+    @property
     def column_names(self) -> tuple[str, ...]:
         """In the order of the frame's tuples."""
         return tuple(column.name for column in self.columns)

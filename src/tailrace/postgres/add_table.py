@@ -73,10 +73,11 @@ def add_table(
             conn.execute(statement(query, identifier(publication), name))
             # From here on nobody can alter the table.
             must_be_unchanged(conn, table)
-            empty = empty_table(conn, table) if is_locked else None
             planned = fingerprint(conn, publication)
             assert planned is not None
             before_commit(planned)
+            # Last, so that its position is not before one that was read until here.
+            empty = empty_table(conn, table) if is_locked else None
         return empty
     except psycopg.Error as exc:
         raise refusal(conn, table, exc) from exc

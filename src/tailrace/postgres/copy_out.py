@@ -15,12 +15,13 @@ gets the same blocks.
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import psycopg
@@ -31,7 +32,12 @@ from psycopg import pq, sql
 from tailrace.postgres.session import Connection
 
 SILENCE_S: Final = 120.0
-"""How long the server may send nothing."""
+"""How long the server may send nothing, unless the caller waits as long as it takes."""
+
+POLL_S: Final = 1.0
+"""How often such a caller is told that it waits."""
+
+Waiting: TypeAlias = Callable[[], None]
 
 _HEADER_BYTES: Final = 5
 _READ_BYTES: Final = 1 << 18
@@ -44,20 +50,29 @@ _NEWLINE: Final = 0x0A
 
 
 def copy_out(
-    conn: Connection, query: sql.Composable, *, block_bytes: int
+    conn: Connection,
+    query: sql.Composable,
+    *,
+    block_bytes: int,
+    waiting: Waiting | None = None,
 ) -> Iterator[pa.BinaryArray]:
     """The rows of a `COPY … TO STDOUT` in text format, without their newlines, in blocks that end
-    with the row that makes them `block_bytes` large, except the last one. Raises psycopg.Error; a
-    session whose copy was not read to its end must be closed.
+    with the row that makes them `block_bytes` large, except the last one. If `waiting` is given,
+    the server may take any time until it sends rows; it is called meanwhile, and may raise. Raises
+    psycopg.Error; a session whose copy was not read to its end must be closed.
     """
     text = query.as_bytes(conn)
     if conn.pgconn.ssl_in_use or conn.pgconn.used_gssapi:
-        return _by_libpq(conn.pgconn, text, block_bytes)
-    return _by_socket(conn.pgconn, text, block_bytes)
+        return _by_libpq(conn.pgconn, text, block_bytes, waiting)
+    return _by_socket(conn.pgconn, text, block_bytes, waiting)
 
 
-def _by_libpq(pgconn: pq.abc.PGconn, text: bytes, block_bytes: int) -> Iterator[pa.BinaryArray]:
+def _by_libpq(
+    pgconn: pq.abc.PGconn, text: bytes, block_bytes: int, waiting: Waiting | None
+) -> Iterator[pa.BinaryArray]:
     pgconn.send_query(text)
+    if waiting is not None:
+        _await_result(pgconn, waiting)
     result = pgconn.get_result()
     if result is None or result.status != pq.ExecStatus.COPY_OUT:
         raise _failure(pgconn, result)
@@ -75,6 +90,16 @@ def _by_libpq(pgconn: pq.abc.PGconn, text: bytes, block_bytes: int) -> Iterator[
     if result is None or result.status != pq.ExecStatus.COMMAND_OK:
         raise _failure(pgconn, result)
     pgconn.get_result()
+
+
+def _await_result(pgconn: pq.abc.PGconn, waiting: Waiting) -> None:
+    poll = select.poll()
+    poll.register(pgconn.socket, select.POLLIN)
+    pgconn.consume_input()
+    while pgconn.is_busy():
+        if not poll.poll(POLL_S * 1000):
+            waiting()
+        pgconn.consume_input()
 
 
 def _joined(rows: list[bytes]) -> pa.BinaryArray:
@@ -98,13 +123,17 @@ def _failure(pgconn: pq.abc.PGconn, result: pq.abc.PGresult | None) -> psycopg.E
     return psycopg.errors.error_from_result(result)
 
 
-def _by_socket(pgconn: pq.abc.PGconn, text: bytes, block_bytes: int) -> Iterator[pa.BinaryArray]:
+def _by_socket(
+    pgconn: pq.abc.PGconn, text: bytes, block_bytes: int, waiting: Waiting | None
+) -> Iterator[pa.BinaryArray]:
     # A timeout leaves the socket as libpq wants it: non-blocking.
     with socket.socket(fileno=os.dup(pgconn.socket)) as link:
         link.settimeout(SILENCE_S)
         try:
             link.sendall(b"Q" + struct.pack(">I", len(text) + 5) + text + b"\0")
-            yield from _Messages(link, block_bytes).rows()
+            if waiting is not None:
+                link.settimeout(POLL_S)
+            yield from _Messages(link, block_bytes, waiting).rows()
         except OSError as error:
             raise psycopg.OperationalError(f"the session was lost: {error}") from error
 
@@ -112,8 +141,9 @@ def _by_socket(pgconn: pq.abc.PGconn, text: bytes, block_bytes: int) -> Iterator
 class _Messages:
     """What the server sends until it is ready for the next query."""
 
-    def __init__(self, link: socket.socket, block_bytes: int) -> None:
+    def __init__(self, link: socket.socket, block_bytes: int, waiting: Waiting | None) -> None:
         self._link = link
+        self._waiting = waiting
         self._block_bytes = block_bytes
         self._buffer = bytearray(block_bytes + _READ_BYTES)
         self._size = 0
@@ -148,8 +178,7 @@ class _Messages:
         if target + _READ_BYTES > len(self._buffer):
             self._buffer.extend(bytes(target + _READ_BYTES - len(self._buffer)))
         while self._size < target:
-            with memoryview(self._buffer) as view:
-                count = self._link.recv_into(view[self._size :], _READ_BYTES)
+            count = self._receive_some()
             if not count:
                 # A server that ends the session says why, and is then never ready.
                 self._is_over = True
@@ -161,6 +190,16 @@ class _Messages:
                 return
             if count < _LITTLE_BYTES:
                 time.sleep(_FILL_S)
+
+    def _receive_some(self) -> int:
+        while True:
+            try:
+                with memoryview(self._buffer) as view:
+                    return self._link.recv_into(view[self._size :], _READ_BYTES)
+            except TimeoutError:
+                if self._waiting is None:
+                    raise
+                self._waiting()
 
     def _take_message(self, start: int) -> int:
         """Take one message that is no row; 0 if it is not whole yet, or is a row."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tailrace.errors import SourceError
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.server import Server, read_server
 from tailrace.postgres.session import Connection
@@ -24,6 +25,27 @@ class Ability:
 def can_use_logical_replication(conn: Connection, names: SourceNames) -> Ability:
     """As of now; a slot and a sender of our own are not counted as another's."""
     return ability_of(read_server(conn, slot=names.slot))
+
+
+def must_be_logical(server: Server) -> None:
+    """Raise SourceError unless the server writes what can be decoded."""
+    if server.wal_level != "logical":
+        raise SourceError(
+            f"wal_level is {server.wal_level}, capture from the wal needs logical",
+            hint="ALTER SYSTEM SET wal_level = 'logical', then restart postgres",
+        )
+
+
+def must_have_wal(conn: Connection, names: SourceNames) -> None:
+    """Raise SourceError unless changes can be had from the WAL, as of now."""
+    server = read_server(conn, slot=names.slot)
+    must_be_logical(server)
+    ability = ability_of(server)
+    if not ability.can:
+        raise SourceError(
+            f"{ability.why_not}, so nothing can be captured from the wal",
+            hint="run `tailrace check`; or set capture.mode to auto",
+        )
 
 
 def ability_of(server: Server) -> Ability:

@@ -7,9 +7,11 @@ won the lock still holds it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
-from tailrace.errors import SourceError
+from tailrace.errors import NotLeading
 from tailrace.postgres.replication import lock_key
 from tailrace.postgres.session import Connection
 
@@ -29,6 +31,18 @@ def leader_pid(conn: Connection, slot: str) -> int | None:
 
 
 def must_lead(conn: Connection, slot: str, pid: int) -> None:
-    """Raise SourceError unless the backend `pid` holds the lock of this slot's leader."""
+    """Raise NotLeading unless the backend `pid` holds the lock of this slot's leader."""
     if leader_pid(conn, slot) != pid:
-        raise SourceError("another process leads by now", retry=True)
+        raise NotLeading("another process leads by now")
+
+
+@contextmanager
+def as_leader(conn: Connection, slot: str, pid: int) -> Iterator[None]:
+    """A transaction that comes to nothing unless the backend `pid` leads. Asked first, so that
+    nothing is done in vain; and last, under the locks that the block has taken: whoever leads next
+    waits for them, and sees what was done.
+    """
+    with conn.transaction():
+        must_lead(conn, slot, pid)
+        yield
+        must_lead(conn, slot, pid)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tailrace.model import Relation
 from tailrace.postgres.catalog import TableInfo
 from tailrace.postgres.pattern import TablePattern
 
@@ -26,13 +27,17 @@ class Selection:
 
     def is_inserts_only(self, table: TableInfo) -> bool:
         """Whether only its inserts are to be captured."""
-        return not table.has_usable_identity and _match(self.inserts_only, table)
+        return not table.has_usable_identity and self.lists_inserts_only(table)
+
+    def lists_inserts_only(self, table: TableInfo | Relation) -> bool:
+        """Whether only its inserts are to be captured as long as it has no key."""
+        return _match(self.inserts_only, table)
 
     def readers(self, table: TableInfo) -> tuple[str, ...]:
         """The streams that read the table, by name."""
         return tuple(sorted(name for name, own in self.streams.items() if _match(own, table)))
 
 
-def _match(patterns: Sequence[str], table: TableInfo) -> bool:
+def _match(patterns: Sequence[str], table: TableInfo | Relation) -> bool:
     parsed = map(TablePattern.parse, patterns)
     return any(pattern.matches(table.schema, table.name) for pattern in parsed)

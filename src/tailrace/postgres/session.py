@@ -43,6 +43,13 @@ APPLICATION_NAME: Final = "tailrace"
 
 CONNECT_TIMEOUT_S: Final = 10
 
+_KEEPALIVES: Final = {
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "5",
+}
+"""A server that is gone while we wait for its answer is noticed in a minute or two."""
+
 NO_ENCODING: Final = "SQL_ASCII"
 """The encoding of a database in which a text is whatever bytes were put in."""
 
@@ -118,7 +125,9 @@ def conninfo(
     }
     if replication:
         forced["replication"] = "database"
-    return make_conninfo("", **{"connect_timeout": str(CONNECT_TIMEOUT_S), **params, **forced})
+    return make_conninfo(
+        "", **{"connect_timeout": str(CONNECT_TIMEOUT_S), **_KEEPALIVES, **params, **forced}
+    )
 
 
 def connect(

@@ -157,12 +157,18 @@ SELECT pg_terminate_backend(a.pid, %(wait_ms)s::bigint)
 """
 
 
-def drop_slot(conn: Connection, name: str, *, application_name: str = APPLICATION_NAME) -> None:
+def drop_slot(
+    conn: Connection,
+    name: str,
+    *,
+    application_name: str = APPLICATION_NAME,
+    ends_sender: bool = True,
+) -> None:
     """Drop the slot if there is one.
 
-    A walsender that still streams from it is ended if `application_name` shows that it is ours; any
-    other is left alone, and SourceError(retry=True) says who it is. The caller holds the
-    leadership, so that one of ours is a left-over.
+    A walsender that still streams from it is ended if `application_name` shows that it is ours,
+    since the caller holds the leadership and ours is a left-over; unless the caller knows of none,
+    and `ends_sender` is false. Any other is left alone, and SourceError(retry=True) says who it is.
     """
     try:
         state = read_slot(conn, name)
@@ -173,7 +179,7 @@ def drop_slot(conn: Connection, name: str, *, application_name: str = APPLICATIO
                 f"slot {name} belongs to database {state.database}",
                 hint="choose another source.name",
             )
-        if state.is_active:
+        if state.is_active and ends_sender:
             args = {
                 "name": name,
                 "wait_ms": TERMINATE_WAIT_MS,

@@ -35,6 +35,15 @@ _FIRED_BY_ROWS: Final = 29
 _FIRED_BY_TRUNCATE: Final = 32
 """In pg_trigger: bit 1 for each row, 4 insert, 8 delete, 16 update, 32 truncate."""
 
+_FORGET_SHAPES: Final = """
+DELETE FROM tailrace.table_shapes AS s
+ WHERE s.table_oid = %(table)s::oid
+   AND (NOT EXISTS (SELECT FROM pg_catalog.pg_class WHERE oid = s.table_oid)
+        OR s.shape < (SELECT max(shape) FROM tailrace.table_shapes WHERE table_oid = s.table_oid))
+"""
+"""The newest stays while the table is there: numbers go on from it, so none is given to two shapes,
+of which a leader may remember the first."""
+
 
 def install_triggers(conn: Connection, table: TableInfo, *, lock_timeout_ms: int) -> int:
     """Make the buffer, the function and the triggers, enabled, as far as they are not there; the
@@ -99,15 +108,15 @@ def drop_triggers(conn: Connection, table: TableInfo, *, lock_timeout_ms: int) -
 
 
 def drop_buffer(conn: Connection, table_oid: int, *, lock_timeout_ms: int) -> None:
-    """Drop the buffer, with all that is in it, the function and the shapes. The triggers are gone.
-    A drain that is under way holds this up: SourceError(retry=True).
+    """Drop the buffer, with all that is in it, the function and the shapes but the newest. The
+    triggers are gone. A drain that is under way holds this up: SourceError(retry=True).
     """
     try:
         with conn.transaction():
             _limit_wait(conn, lock_timeout_ms)
             conn.execute(statement("DROP FUNCTION IF EXISTS {}()", capture_function(table_oid)))
             conn.execute(statement("DROP TABLE IF EXISTS {}", buffer(table_oid)))
-            conn.execute("DELETE FROM tailrace.table_shapes WHERE table_oid = %s", (table_oid,))
+            conn.execute(_FORGET_SHAPES, {"table": table_oid})
     except psycopg.errors.LockNotAvailable as error:
         raise SourceError(
             f"the buffer of table {table_oid} is in use: {listed(lockers(conn, table_oid))}",
@@ -118,11 +127,18 @@ def drop_buffer(conn: Connection, table_oid: int, *, lock_timeout_ms: int) -> No
 
 
 def trigger_problems(conn: Connection, table_oid: int) -> list[str]:
-    """What keeps the triggers from capturing every change, on the table and each partition; empty
-    if all are there, on our function, and enabled always.
+    """What keeps the triggers from capturing every change in order, on the table and each
+    partition; empty if all are there, on our function, and enabled always.
     """
     query = "SELECT * FROM tailrace.trigger_problems(%s::oid)"
     return [problem for (problem,) in conn.execute(query, (table_oid,))]
+
+
+def restore_numbering(conn: Connection, table_oid: int) -> None:
+    """Let the rows of the buffer be numbered in order, whatever someone has made of its sequence.
+    Part of a transaction that has locked the table; raises psycopg.Error.
+    """
+    conn.execute("SELECT tailrace.restore_numbering(%s::oid)", (table_oid,))
 
 
 def has_triggers(conn: Connection, table_oid: int) -> bool:

@@ -50,6 +50,12 @@ from tailrace.storage.store import (
 _TEMPORARY: Final = "~tmp"
 _TEMPORARY_AGE_MAX_S: Final = 3600.0
 
+_SIZE_HINT: Final = "raise the file size limit (ulimit -f) of this process, and start it again"
+_LINKS_HINT: Final = "use a file system with hard links (ext4, XFS, NFS) or an object store"
+
+CURED_BY_RESTART: Final = frozenset({_SIZE_HINT, _LINKS_HINT})
+"""Hints about this process, or its configuration: it does not notice when that is seen to."""
+
 # What to do, and whether trying again may help without a person.
 _REMEDIES: Final = {
     errno.ENOSPC: ("the disk is full: free some space; what runs then goes on", True),
@@ -59,7 +65,7 @@ _REMEDIES: Final = {
     errno.EROFS: ("the file system is read-only: it was mounted so, or it met a disk fault", False),
     errno.EACCES: ("give this user read and write permission there", False),
     errno.EPERM: ("give this user read and write permission there", False),
-    errno.EFBIG: ("raise the file size limit (ulimit -f) of this process", False),
+    errno.EFBIG: (_SIZE_HINT, False),
     errno.ENOTDIR: ("a file stands where a directory should be: choose another place", False),
 }
 
@@ -166,7 +172,7 @@ class FileStore:
                 raise
             raise StoreError(
                 f"cannot write {path}: the file system refuses hard links",
-                hint="use a file system with hard links (ext4, XFS, NFS) or an object store",
+                hint=_LINKS_HINT,
                 retry=False,
             ) from error
         finally:

@@ -12,7 +12,6 @@ Plain HTTP is spoken to a loopback endpoint only, unless AWS_ALLOW_HTTP says oth
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 from datetime import timedelta
 from operator import attrgetter
@@ -20,15 +19,11 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import obstore
-from obstore.exceptions import (
-    AlreadyExistsError,
-    BaseError,
-    PermissionDeniedError,
-    UnauthenticatedError,
-)
+from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import from_url
 
 from tailrace.errors import ConfigError, StoreError
+from tailrace.storage.answers import is_bucket_missing, reason, remedy
 from tailrace.storage.store import (
     Data,
     Entries,
@@ -60,17 +55,7 @@ _RETRY: Final[RetryConfig] = {
 }
 
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
-_CODE: Final = re.compile(r"(?:<Code>|\(code: )(\w+)")
-_STATUS: Final = re.compile(r"status code: (\d+ [\w ]+)")
 _RANGE_REFUSED: Final = "416 Range Not Satisfiable"
-_BUCKET_MISSING: Final = ("NoSuchBucket", "ContainerNotFound")
-_CREDENTIALS_HINT: Final = (
-    "check the credentials in the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,"
-    " AWS_REGION, or a role) and that they may get, put, list and delete there"
-)
-# How a refusal looks inside the answer to a bulk delete, and what the client asks when the
-# environment has no credentials: the machine's own metadata service.
-_DENIED: Final = ("(code: AccessDenied)", "/latest/api/token", "/latest/meta-data/")
 
 
 class ObjectStore:
@@ -87,7 +72,7 @@ class ObjectStore:
             self._bucket = from_url(self._url, client_options=options, retry_config=_RETRY)
         except (BaseError, ValueError) as error:
             raise ConfigError(
-                f"cannot open {self._url}: {_reason(error)}",
+                f"cannot open {self._url}: {reason(error)}",
                 hint="the form is s3://bucket/prefix, and the environment says how to reach it",
             ) from error
 
@@ -119,7 +104,7 @@ class ObjectStore:
                 return bytes(obstore.get(self._bucket, key).bytes())
             return self._get_range(key, start, length)
         except (BaseError, OSError) as error:
-            if isinstance(error, FileNotFoundError) and not _bucket_missing(error):
+            if isinstance(error, FileNotFoundError) and not is_bucket_missing(error):
                 raise ObjectMissing(f"no object {key} in {self._url}") from error
             raise self._failure(f"read {key}", error) from error
 
@@ -163,7 +148,7 @@ class ObjectStore:
         try:
             obstore.delete(self._bucket, keys)
         except (BaseError, OSError) as error:
-            if not isinstance(error, FileNotFoundError) or _bucket_missing(error):
+            if not isinstance(error, FileNotFoundError) or is_bucket_missing(error):
                 raise self._failure("delete objects", error) from error
             self._delete_each(keys)
 
@@ -178,13 +163,9 @@ class ObjectStore:
                 raise self._failure(f"delete {key}", error) from error
 
     def _failure(self, action: str, error: Exception) -> StoreError:
-        message = f"cannot {action} in {self._url}: {_reason(error)}"
-        if _bucket_missing(error):
-            return StoreError(message, hint="make the bucket, or correct its name", retry=False)
-        if isinstance(error, PermissionDeniedError | UnauthenticatedError) or any(
-            sign in str(error) for sign in _DENIED
-        ):
-            return StoreError(message, hint=_CREDENTIALS_HINT, retry=False)
+        message = f"cannot {action} in {self._url}: {reason(error)}"
+        if hint := remedy(error):
+            return StoreError(message, hint=hint, retry=False)
         return StoreError(message, hint="check the endpoint and the network")
 
 
@@ -213,15 +194,3 @@ def _plain_http(scheme: str) -> bool:
             hint="use https, or set AWS_ALLOW_HTTP=true on a network that you trust",
         )
     return True
-
-
-def _bucket_missing(error: Exception) -> bool:
-    return any(code in str(error) for code in _BUCKET_MISSING)
-
-
-def _reason(error: Exception) -> str:
-    """One short line of the client's many: the store's own code, its status, or the first line."""
-    text = str(error)
-    if answer := _CODE.search(text) or _STATUS.search(text):
-        return answer[1]
-    return text.partition("\n")[0].rpartition(" - ")[2].lower()

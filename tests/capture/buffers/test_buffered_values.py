@@ -71,7 +71,8 @@ def _assert_same(live: Live, frames: Frames) -> None:
     streamed = _rows(without(frames, buffer, *control(app)))
     buffered = without(frames, table, *control(app))
     assert _rows(translator(app).translate(buffered)) == streamed
-    runs = read_buffer(live.ours, table, read_buffers(live.ours)[table], Outstanding())
+    oid = read_buffers(live.ours)[table]
+    runs = read_buffer(live.ours, table, oid, Outstanding(), lambda: None)
     assert _rows(translator(app).translate(Frames.concat(list(runs)))) == streamed
 
 

@@ -32,7 +32,7 @@ from tests.capture.draining import (
     writers,
 )
 from tests.capture.running import ROOT
-from tests.capture.tracked import buffer_bytes, buffered_count, track
+from tests.capture.tracked import buffer_bytes, buffered_count, let_go, track
 from tests.server import VERSIONS, ServerFactory, Servers
 
 
@@ -75,7 +75,7 @@ def test_a_drain_is_one_transaction_with_all_that_was_committed(
     assert folded(store) == source_rows(conn)
     assert {row["_origin"] for row in logged(store)} == {"trigger"}
     assert len({row["_commit_lsn"] for row in logged(store)}) == 1
-    assert numbers(store) == [1, 2, 3, 4, 5]
+    assert numbers(conn, store) == [1, 2, 3, 4, 5]
     assert is_sound(store)
 
 
@@ -91,7 +91,7 @@ def test_f072_a_transaction_that_was_open_during_a_drain_comes_with_the_next(
             open_one.commit()
             conn.execute("INSERT INTO t VALUES (3, 'y')")
             drains.drain(lambda: None)
-    assert numbers(store) == [2, 1, 3]
+    assert numbers(conn, store) == [2, 1, 3]
     assert folded(store) == source_rows(conn)
 
 
@@ -109,7 +109,7 @@ def test_what_is_drained_is_told_by_the_log_and_by_nothing_else(
     for number in range(4):
         conn.execute("INSERT INTO t VALUES (%s, 'x')", [number])
         drain_all(conn, store)
-    assert numbers(store) == [1, 2, 3, 4]
+    assert numbers(conn, store) == [1, 2, 3, 4]
     note = Reader(store).tip().note
     assert note is not None and DRAINED in note
 
@@ -121,11 +121,25 @@ def test_what_is_drained_is_known_when_retention_has_dropped_all_it_can(
         conn.execute("INSERT INTO t VALUES (%s, 'x')", [number])
         drain_all(conn, store)
     retain(store, RetentionPolicy(age_s=0.0, bytes_max=0), now_s=time.time() + 3600)
-    assert numbers(store) == [3]
+    assert numbers(conn, store) == [3]
     conn.execute("INSERT INTO t VALUES (3, 'x')")
     drain_all(conn, store, deletes=True)
-    assert numbers(store) == [3, 4]
+    assert numbers(conn, store) == [3, 4]
     assert buffered_count(conn, "public.t") == 0
+
+
+def test_a_table_that_comes_back_in_another_shape_is_read_in_it_by_the_same_leader(
+    conn: psycopg.Connection, store: FileStore
+) -> None:
+    with drainer(conn, store) as drains:
+        conn.execute("INSERT INTO t VALUES (1, 'a')")
+        drains.drain(lambda: None)
+        let_go(conn, "public.t")
+        conn.execute("ALTER TABLE t ADD w int")
+        track(conn, "public.t")
+        conn.execute("INSERT INTO t VALUES (2, 'b', 7)")
+        drains.drain(lambda: None)
+    assert folded(store)[2] == {"id": 2, "v": "b", "w": 7}
 
 
 def test_only_rows_that_the_log_has_are_deleted(conn: psycopg.Connection, store: FileStore) -> None:
@@ -148,13 +162,15 @@ def test_a_buffer_stays_as_small_as_what_waits_in_it(
     monkeypatch.setattr(passed_rows, "DEAD_ROWS_MIN", 1000)
     sizes = []
     with drainer(conn, store) as drains:
-        for first in range(0, 10_000, 2000):
+        for first in range(0, 20_000, 2000):
             query = "INSERT INTO t SELECT n, 'x' FROM generate_series(%s::int, %s) AS n"
             conn.execute(query, [first, first + 1999])
+            sizes.append(buffer_bytes(conn, "public.t"))
             drains.drain(lambda: None)
             assert drains.delete(lambda: None) == 2000
-            sizes.append(buffer_bytes(conn, "public.t"))
-    assert max(sizes) <= 2 * sizes[0] + 16 * 8192
+    # A vacuum that meets somebody else's leaves the rows of its round to the next one.
+    assert sizes[0] > 0
+    assert max(sizes) <= 4 * sizes[0]
     assert folded(store) == source_rows(conn)
 
 
@@ -168,7 +184,7 @@ def test_a_large_drain_goes_to_parts_and_keeps_its_order(
     with drainer(conn, store) as drains:
         header = drains.drain(lambda: None)
     assert header is not None and len(header.parts) > 3
-    assert numbers(store) == list(range(1, 6001))
+    assert numbers(conn, store) == list(range(1, 6001))
     assert folded(store) == source_rows(conn)
     assert is_sound(store)
 
@@ -192,7 +208,30 @@ def test_a_trigger_of_the_user_is_put_in_order_across_blocks(
     found = folded(store)
     assert found[row_count]["v"] == "touched"
     assert found == source_rows(conn)
-    assert sorted(numbers(store)) == list(range(1, row_count + 3))
+    assert sorted(numbers(conn, store)) == list(range(1, row_count + 3))
+
+
+def test_a_key_that_a_trigger_of_the_user_changes_is_put_in_order_across_blocks(
+    conn: psycopg.Connection, store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tailrace.capture.buffers.copying.BLOCK_BYTES", 16 << 10)
+    monkeypatch.setattr("tailrace.capture.drains.taking.PART_BYTES", 64 << 10)
+    # What a shape of an earlier buffer says of columns that are not in this one does not matter.
+    conn.execute("ALTER TABLE t ALTER id TYPE bigint")
+    conn.execute("ALTER TABLE t ALTER id TYPE int")
+    conn.execute("ALTER TABLE t ALTER id TYPE bigint")
+    let_go(conn, "public.t")
+    conn.execute("ALTER TABLE t ALTER id TYPE int")
+    track(conn, "public.t")
+    conn.execute(
+        "CREATE FUNCTION turn() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "UPDATE t SET id = -id WHERE id = NEW.id; RETURN NULL; END $$; "
+        "CREATE TRIGGER a_turn AFTER INSERT ON t FOR EACH ROW WHEN (NEW.id > 0) "
+        "EXECUTE FUNCTION turn()"
+    )
+    conn.execute("INSERT INTO t SELECT n, 'x' FROM generate_series(1, %s) AS n", [FEW_ROWS])
+    drain_all(conn, store)
+    assert folded(store) == source_rows(conn)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +259,7 @@ def test_a_drain_killed_at_any_step_neither_loses_nor_doubles(
     assert killed.returncode in (0, 137)
     conn.execute("UPDATE t SET v = 'y' WHERE id <= 5")
     drain_all(conn, store, deletes=True)
-    assert numbers(store) == list(range(1, 26))
+    assert numbers(conn, store) == list(range(1, 26))
     assert folded(store) == source_rows(conn)
     assert buffered_count(conn, "public.t") == 0
 
@@ -248,7 +287,7 @@ def test_f072_writers_in_every_order_of_commit_are_in_the_log_once(
     """Eight writers, drains beside them, a new leader now and then, a third of deletes skipped."""
     with writers(conn.info.dsn, 8):
         for turn in count():
-            if turn >= 6 and len(numbers(store)) > 100:
+            if turn >= 6 and len(numbers(conn, store)) > 100:
                 break
             with drainer(conn, store, writer_id=f"leader{turn}") as drains:
                 for _ in range(8):
@@ -257,7 +296,7 @@ def test_f072_writers_in_every_order_of_commit_are_in_the_log_once(
                         drains.delete(lambda: None)
     drain_all(conn, store, deletes=True)
     assert folded(store) == source_rows(conn)
-    found = numbers(store)
+    found = numbers(conn, store)
     assert len(found) == len(set(found))
     assert buffered_count(conn, "public.t") == 0
 
@@ -297,6 +336,19 @@ def test_f073_a_transaction_open_for_long_holds_up_neither_drains_nor_deletes(
     assert folded(store) == source_rows(conn)
 
 
+def test_nobody_waits_in_a_transaction_of_his_own_while_rows_are_read(
+    conn: psycopg.Connection, store: FileStore
+) -> None:
+    """A server that sorts for minutes would end a session that is idle in one."""
+    query = """SELECT count(*) FROM pg_stat_activity
+                WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()"""
+    found = []
+    conn.execute("INSERT INTO t VALUES (1, 'x')")
+    with drainer(conn, store) as drains:
+        drains.drain(lambda: found.append(conn.execute(query).fetchone()))
+    assert found and set(found) == {(0,)}
+
+
 def test_the_log_goes_on_after_many_drains_and_a_checkpoint(
     conn: psycopg.Connection, store: FileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,4 +359,4 @@ def test_the_log_goes_on_after_many_drains_and_a_checkpoint(
             conn.execute("INSERT INTO t VALUES (%s, 'x')", [number])
             drains.drain(lambda: None)
     drain_all(conn, store)
-    assert numbers(store) == [1, 2, 3, 4]
+    assert numbers(conn, store) == [1, 2, 3, 4]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
@@ -23,6 +24,7 @@ from tailrace.capture.drains.slot_begin import begin_slot
 from tailrace.errors import SourceError
 from tailrace.log import Reader, Writer, recover_tip
 from tailrace.log.header import DRAINED
+from tailrace.log.merge import MergePolicy, Merger
 from tailrace.model import Lsn
 from tailrace.postgres.buffer import buffer
 from tailrace.postgres.frames import WAL_HEADER_BYTES
@@ -34,12 +36,13 @@ from tests.capture.draining import (
     drain_all,
     drainer,
     folded,
+    leading,
     numbers,
     source_rows,
     writers,
 )
 from tests.capture.running import NAMES, ROOT
-from tests.capture.tracked import buffered_count, oid_of, track
+from tests.capture.tracked import buffered_count, let_go, oid_of, track
 from tests.log.making import no_catalog
 from tests.server import VERSIONS, Servers
 
@@ -62,8 +65,9 @@ def conn(request: pytest.FixtureRequest, source_servers: Servers) -> Iterator[ps
 
 def begin(conn: psycopg.Connection, store: Store) -> None:
     """End the drains with a slot."""
-    with drainer(conn, store, writer_id="last") as drains:
-        begin_slot(conn.info.dsn, drains, NAMES, PATIENCE)
+    dsn = conn.info.dsn
+    with drainer(conn, store, writer_id="last") as drains, leading(dsn) as pid:
+        begin_slot(dsn, drains, NAMES, PATIENCE, leader_pid=pid)
 
 
 def stream(conn: psycopg.Connection, store: Store) -> Lsn:
@@ -104,7 +108,7 @@ def test_a_slot_begins_with_what_its_snapshot_shows_and_streams_the_rest(
     assert note is not None and DRAINED not in note
     conn.execute("INSERT INTO t VALUES (3, 'after the slot')")
     stream(conn, store)
-    assert numbers(store) == [1, 2, 3]
+    assert numbers(conn, store) == [1, 2, 3]
     assert folded(store) == source_rows(conn)
 
 
@@ -123,10 +127,10 @@ def test_transactions_in_the_way_of_a_slot_are_named_and_draining_goes_on(
 ) -> None:
     with psycopg.connect(conn.info.dsn) as open_one:
         open_one.execute("INSERT INTO t VALUES (1, 'open')")
-        with drainer(conn, store) as drains:
+        with drainer(conn, store) as drains, leading(conn.info.dsn) as pid:
             impatient = Patience(try_ms=100, all_s=0.1, say=lambda _: None, go_on=lambda: None)
             with pytest.raises(SourceError, match="open transactions") as raised:
-                begin_slot(conn.info.dsn, drains, NAMES, impatient)
+                begin_slot(conn.info.dsn, drains, NAMES, impatient, leader_pid=pid)
             assert raised.value.retry
             open_one.commit()
             drains.drain(lambda: None)
@@ -139,7 +143,8 @@ def test_a_slot_is_made_again_if_a_buffer_was_altered_meanwhile(
     conn: psycopg.Connection, store: FileStore
 ) -> None:
     """Postgres may miss that while it makes the slot, and decode rows in the shape before."""
-    with drainer(conn, store) as drains, psycopg.connect(conn.info.dsn) as others:
+    dsn = conn.info.dsn
+    with drainer(conn, store) as drains, psycopg.connect(dsn) as others, leading(dsn) as pid:
         others.execute("SELECT pg_current_xact_id()")
 
         def go_on() -> None:
@@ -149,10 +154,10 @@ def test_a_slot_is_made_again_if_a_buffer_was_altered_meanwhile(
 
         altering = replace(PATIENCE, try_ms=500, go_on=go_on)
         with pytest.raises(SourceError, match="altered while the slot was made") as caught:
-            begin_slot(conn.info.dsn, drains, NAMES, altering)
+            begin_slot(dsn, drains, NAMES, altering, leader_pid=pid)
         assert caught.value.retry
         assert conn.execute("SELECT count(*) FROM pg_replication_slots").fetchone() == (0,)
-        begin_slot(conn.info.dsn, drains, NAMES, PATIENCE)
+        begin_slot(dsn, drains, NAMES, PATIENCE, leader_pid=pid)
 
 
 @pytest.mark.parametrize("has_mark", [False, True])
@@ -172,10 +177,41 @@ def test_f077_after_a_lost_slot_exactly_what_is_missing_is_drained(
         long_one.commit()
     conn.execute("INSERT INTO t VALUES (101, 'afterwards')")
     drain_all(conn, store)
-    assert sorted(numbers(store)) == list(range(1, 10))
+    assert sorted(numbers(conn, store)) == list(range(1, 10))
     assert folded(store) == source_rows(conn)
     note = Reader(store).tip().note
     assert note is not None and DRAINED in note
+
+
+def test_f077_what_came_from_a_lost_slot_is_known_though_it_was_merged_with_the_slots_beginning(
+    conn: psycopg.Connection, store: FileStore
+) -> None:
+    conn.execute("INSERT INTO t VALUES (0, 'drained')")
+    begin(conn, store)
+    for number in range(1, 4):
+        conn.execute("INSERT INTO t VALUES (%s, 'streamed')", [number])
+        stream(conn, store)
+    policy = MergePolicy(segment_count_min=2, grace_s=0.0)
+    merger = Merger(store, writer_id="merger", policy=policy)
+    assert merger.step(time.time() + 10) == 4
+    conn.execute("INSERT INTO t VALUES (4, 'lost')")
+    drop_slot(conn)
+    drain_all(conn, store)
+    assert numbers(conn, store) == [1, 2, 3, 4, 5]
+
+
+def test_f077_after_a_lost_slot_rows_are_not_taken_for_those_of_a_buffer_that_was_there_before(
+    conn: psycopg.Connection, store: FileStore
+) -> None:
+    begin(conn, store)
+    conn.execute("INSERT INTO t SELECT n, 'streamed' FROM generate_series(1, 5) AS n")
+    stream(conn, store)
+    let_go(conn, "public.t")
+    track(conn, "public.t")
+    conn.execute("INSERT INTO t SELECT n, 'lost' FROM generate_series(11, 15) AS n")
+    drop_slot(conn)
+    drain_all(conn, store)
+    assert folded(store) == source_rows(conn)
 
 
 def test_a_lost_slot_of_which_nothing_is_missing_is_closed_in_the_log(
@@ -187,7 +223,7 @@ def test_a_lost_slot_of_which_nothing_is_missing_is_closed_in_the_log(
     drop_slot(conn)
     with drainer(conn, store) as drains:
         assert drains.drain(lambda: None, always=True) is not None
-    assert numbers(store) == [1]
+    assert numbers(conn, store) == [1]
     note = Reader(store).tip().note
     assert note is not None and DRAINED in note
 
@@ -230,7 +266,7 @@ def test_a_beginning_of_a_slot_that_was_killed_is_made_again_or_goes_on(
     if DRAINED in note:
         begin(conn, store)
     stream(conn, store)
-    assert numbers(store) == [1, 2, 3]
+    assert numbers(conn, store) == [1, 2, 3]
     assert folded(store) == source_rows(conn)
 
 
@@ -250,7 +286,7 @@ def test_f072_rounds_of_drains_and_slots_beside_writers_have_every_row_once(
                     marks.turn(conn, durable, lambda: True)
             drop_slot(conn)
     drain_all(conn, store, deletes=True)
-    found = numbers(store)
+    found = numbers(conn, store)
     assert found and len(found) == len(set(found))
     assert folded(store) == source_rows(conn)
     assert buffered_count(conn, "public.t") == 0

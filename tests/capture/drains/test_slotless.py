@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from tailrace.capture import Settings
-from tailrace.errors import SourceError
+from tailrace.errors import SlotLost, SourceError
 from tailrace.log import Reader, read_genesis
 from tailrace.log.bases import newest_positions
 from tailrace.log.wanted import SLOT_LOST, lost_with_slot, wanted_bases
@@ -80,12 +80,115 @@ def test_triggers_capture_what_the_wal_cannot_give(
     assert len(list(read_changes(store))) == 5
 
 
+def test_what_a_slot_has_left_in_the_metrics_does_not_outlive_it(
+    source: psycopg.Connection, store: FileStore, told: Settings
+) -> None:
+    names = ("lag_bytes", "lag_seconds", "retained_wal_bytes", "last_keepalive_seconds")
+    with Running(told, store) as capture:
+        metrics = capture.metrics
+        for gauge in (metrics.lag_bytes, metrics.lag_seconds, metrics.retained_bytes):
+            gauge.set(1e10)
+        metrics.last_keepalive.set(60)
+        capture.wait_until(lambda: [capture.value(name) for name in names] == [0, 0, 0, 0])
+        source.execute("INSERT INTO t VALUES (1, 'a')")
+        wait_drained(capture, store, 1)
+        capture.wait_until(lambda: capture.value("durable_lsn") > 0)
+        assert capture.value("received_lsn") == capture.value("durable_lsn")
+
+
 def test_wal_mode_does_not_start_without_logical(
     database: Database, source: psycopg.Connection, store: FileStore
 ) -> None:
     with Running(settings(database.dsn, hybrid=hybrid("wal")), store) as capture:
         error = capture.fails_with(SourceError)
     assert str(error) == "wal_level is replica, capture from the wal needs logical"
+
+
+def test_wal_mode_over_a_log_of_triggers_does_not_start_without_logical_and_changes_nothing(
+    database: Database, source: psycopg.Connection, store: FileStore, told: Settings
+) -> None:
+    with Running(told, store) as capture:
+        capture.wait_until(lambda: modes(source) == {"t": "TRIGGER"})
+    with Running(settings(database.dsn, "public.t*", hybrid=hybrid("wal")), store) as capture:
+        error = capture.fails_with(SourceError)
+    assert str(error) == "wal_level is replica, capture from the wal needs logical"
+    assert (modes(source), trigger_states(source, "t")) == ({"t": "TRIGGER"}, ["A", "A"])
+    source.execute("INSERT INTO t VALUES (1, 'meanwhile')")
+    with Running(told, store) as capture:
+        wait_drained(capture, store, 1)
+    assert wanted_bases(store, newest_positions(store)) == {}
+
+
+def test_wal_mode_of_a_table_leaves_it_to_its_triggers_until_the_wal_can_be_had(
+    database: Database,
+    source: psycopg.Connection,
+    store: FileStore,
+    told: Settings,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with Running(told, store) as capture:
+        capture.wait_until(lambda: modes(source) == {"t": "TRIGGER"})
+    own = hybrid("auto", tables={"public.t": "wal"})
+    with Running(settings(database.dsn, "public.t*", hybrid=own), store) as capture:
+        source.execute("INSERT INTO t VALUES (1, 'a')")
+        wait_drained(capture, store, 1)
+        assert (modes(source), trigger_states(source, "t")) == ({"t": "TRIGGER"}, ["A", "A"])
+        source.execute("CREATE TABLE t2 (id int PRIMARY KEY)")
+        capture.wait_until(lambda: modes(source) == {"t": "TRIGGER", "t2": "TRIGGER"})
+    own = hybrid("auto", tables={"public.*": "wal"})
+    with Running(settings(database.dsn, "public.t*", hybrid=own), store) as capture:
+        # A table that nothing captures yet gets no triggers.
+        source.execute("CREATE TABLE t3 (id int PRIMARY KEY); INSERT INTO t VALUES (2, 'b')")
+        wait_drained(capture, store, 2)
+        capture.wait_until(lambda: "table left out table=public.t3" in caplog.text)
+        assert modes(source) == {"t": "TRIGGER", "t2": "TRIGGER"}
+
+
+@pytest.mark.parametrize("before", ["trigger", "auto"])
+def test_wal_mode_over_a_log_of_triggers_hands_over_without_a_new_base(
+    server: Server, database: Database, store: FileStore, before: str
+) -> None:
+    with database.connect() as source:
+        source.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
+        told = settings(database.dsn, "public.t", hybrid=hybrid(before))
+        with Running(told, store) as capture:
+            capture.wait_until(lambda: modes(source) == {"t": "TRIGGER"})
+            source.execute("INSERT INTO t VALUES (1, 'drained')")
+            wait_drained(capture, store, 1)
+        source.execute("INSERT INTO t VALUES (2, 'buffered')")
+    server.settings["wal_level"] = "logical"
+    server.restart()
+    with database.connect() as source:
+        # A table that is new, and named outright, waits for the slot as well.
+        source.execute("CREATE TABLE t2 (id int PRIMARY KEY)")
+        told = settings(database.dsn, "public.t", "public.t2", hybrid=hybrid("wal"))
+        with Running(told, store) as capture:
+            capture.wait_until(lambda: modes(source) == {"t": "WAL", "t2": "WAL"})
+            source.execute("INSERT INTO t VALUES (3, 'streamed')")
+            wait_drained(capture, store, 3)
+        assert_equal(store, source, "public.t")
+    assert [(change.new or {})["id"] for change in read_changes(store)] == ["1", "2", "3"]
+    assert wanted_bases(store, newest_positions(store)) == {}
+
+
+def test_wal_mode_does_not_start_behind_a_lost_slot_and_changes_nothing(
+    server: Server, database: Database, store: FileStore
+) -> None:
+    server.settings["wal_level"] = "logical"
+    server.restart()
+    own = hybrid("auto", tables={"public.t2": "trigger"})
+    with database.connect() as source:
+        source.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE t2 (id int PRIMARY KEY)")
+        with Running(settings(database.dsn, "public.t*", hybrid=own), store) as capture:
+            capture.wait_until(lambda: modes(source) == {"t": "WAL", "t2": "TRIGGER"})
+        before = published(source)
+        with connect(database.dsn) as conn:
+            drop_slot(conn, NAMES.slot)
+        with Running(settings(database.dsn, "public.t*", hybrid=hybrid("wal")), store) as capture:
+            error = capture.fails_with(SlotLost)
+        assert isinstance(error, SlotLost) and "capture.mode to auto" in error.hint
+        assert (modes(source), published(source)) == ({"t": "WAL", "t2": "TRIGGER"}, before)
+        assert trigger_states(source, "t2") == ["A", "A"]
 
 
 def test_a_restart_with_logical_hands_every_table_over(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,13 @@ from pathlib import Path
 import psycopg
 
 from tailrace.capture import Settings
-from tailrace.storage import FileStore
+from tailrace.errors import SourceError
+from tailrace.log.bases import newest_positions
+from tailrace.log.wanted import wanted_bases
+from tailrace.storage import FileStore, ObjectMissing
+from tests.bases.oracle import fold
+from tests.bases.taking import oid_of, take
+from tests.capture.oracle import source_state
 from tests.capture.running import CaptureProcess, hybrid, process, settings
 from tests.oracle import journal
 from tests.oracle.run import EAGER, SMALL
@@ -20,6 +27,7 @@ from tests.server import Database
 PATIENCE_S = 120.0
 WRITERS = 3
 ALL = len(journal.TABLES)
+TABLES = [f"{journal.SCHEMA}.{table}" for table in journal.TABLES]
 
 
 @dataclass
@@ -38,15 +46,14 @@ class Stage:
 
     def told(self, mode: str) -> Settings:
         """Tables in this mode; a slot may be there whatever it is."""
-        tables = [f"{journal.SCHEMA}.{table}" for table in journal.TABLES]
         rules = hybrid(
             "auto",
-            tables=dict.fromkeys(tables, mode),
+            tables=dict.fromkeys(TABLES, mode),
             lock_timeout_ms=self.lock_timeout_ms,
             transition_timeout_s=self.transition_timeout_s,
         )
         return settings(
-            self.database.dsn, *tables, limits=SMALL, merge=EAGER, sender_timeout_s=3, hybrid=rules
+            self.database.dsn, *TABLES, limits=SMALL, merge=EAGER, sender_timeout_s=3, hybrid=rules
         )
 
     def live_until(self, mode: str, state: str) -> None:
@@ -61,6 +68,16 @@ class Stage:
                     WHERE cdc_mode = 'WAL' OR cdc_mode = 'TRIGGER' AND last_error LIKE %s"""
         with process(self.told(mode), self.store.url, self.directory / "said") as capture:
             self.wait_for(capture, query, "%is being written%")
+
+    def live_while(self, mode: str, is_over: Callable[[], bool]) -> None:
+        """Capture until something else is over; then it is killed."""
+        with process(self.told(mode), self.store.url, self.directory / "said") as capture:
+            capture.wait_until(is_over)
+
+    def oids(self) -> list[int]:
+        """Of the tables."""
+        with self.database.connect() as connection:
+            return [oid_of(connection, table) for table in TABLES]
 
     def die_at(self, mode: str, *failpoints: str) -> None:
         """Capture until it dies at a step; then again, until it dies at the next."""
@@ -106,3 +123,32 @@ class Stage:
                 pause_s=0.3,
             )
             assert capture.terminate() == 0, capture.said()
+
+    def settle_with_bases(self, mode: str) -> None:
+        """At rest, with the bases that are wanted, the log comes to hold the tables as they are."""
+        with (
+            process(self.told(mode), self.store.url, self.directory / "said") as capture,
+            self.database.connect() as connection,
+        ):
+            settle(self._take_bases, patience_s=PATIENCE_S, pause_s=0.3)
+            settle(lambda: self._unlike(connection), patience_s=PATIENCE_S, pause_s=0.3)
+            assert capture.terminate() == 0, capture.said()
+        assert not wanted_bases(self.store, newest_positions(self.store))
+
+    def _take_bases(self) -> list[str]:
+        """What is wrong; as in a pipeline, it is tried again: the leader may be about to begin."""
+        try:
+            results = take(self.database.dsn, self.store)
+        except SourceError as error:
+            return [str(error)]
+        return [str(result.error) for result in results if result.error is not None]
+
+    def _unlike(self, connection: psycopg.Connection) -> list[str]:
+        """The tables in which the log, folded over its bases, differs from the source."""
+        try:
+            folded = fold(self.store)
+        except ObjectMissing as missing:
+            # Segments are merged without grace while it is read.
+            return [str(missing)]
+        truth = source_state(connection, TABLES)
+        return [table for table in TABLES if folded.get(table) != truth[table]]

@@ -11,20 +11,22 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tailrace.capture.hybrid.handover import SHADOWS_MAX
-from tailrace.control.schema import latest_version
+from tailrace.capture.hybrid.handover import SHADOWS_MAX, Handover
+from tailrace.capture.roll import rolls_of
+from tailrace.control.schema import latest_version, migrate
 from tailrace.errors import SourceError, SourceGap
 from tailrace.log.bases import newest_positions, put_base, read_base
 from tailrace.log.wanted import wanted_bases
 from tailrace.postgres.barrier import Barrier
-from tailrace.postgres.buffer import buffer, row_trigger, truncate_trigger
+from tailrace.postgres.buffer import SCHEMA, buffer, buffer_name, row_trigger, truncate_trigger
 from tailrace.postgres.catalog import tables_matching
-from tailrace.postgres.quote import identifier, statement
+from tailrace.postgres.quote import identifier, qualified, statement
 from tailrace.postgres.session import connect
 from tailrace.postgres.slot import drop_slot
 from tailrace.storage import FileStore
+from tests.capture.draining import leading
 from tests.capture.oracle import assert_equal, read_changes
-from tests.capture.running import Running, hybrid, settings, wait_caught_up
+from tests.capture.running import NAMES, Running, hybrid, settings, wait_caught_up
 from tests.capture.tracked import oid_of
 from tests.server import Database, both_versions
 
@@ -189,6 +191,23 @@ def test_f078_triggers_switched_off_by_hand_are_put_back_and_a_base_is_asked_for
         capture.wait_until(lambda: alerts(source) == [])
 
 
+def test_a_sequence_that_hands_out_numbers_ahead_is_set_back_and_a_base_is_asked_for(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    told = settings(database.dsn, hybrid=hybrid("auto", tables={"public.t": "trigger"}))
+    with Running(told, store) as capture:
+        capture.wait_for_stream()
+        oid = oid_of(source, "public.t")
+        cache = "SELECT cache FROM tailrace.numbering(%s)"
+        assert source.execute(cache, (oid,)).fetchone() == (1,)
+        name = qualified(SCHEMA, f"{buffer_name(oid)}_seq_seq")
+        source.execute(statement("ALTER SEQUENCE {} CACHE 10", name))
+        capture.wait_until(lambda: source.execute(cache, (oid,)).fetchone() == (1,))
+        capture.wait_until(lambda: wanted_bases(store, newest_positions(store)))
+        (wanted,) = wanted_bases(store, newest_positions(store)).values()
+        assert "has CACHE 10" in wanted.reason
+
+
 def test_f078_triggers_switched_off_just_before_the_barrier_hold_it_up(
     database: Database,
     source: psycopg.Connection,
@@ -221,32 +240,11 @@ def test_the_schema_of_an_older_version_is_brought_up_to_date_though_no_table_is
     by_trigger = settings(database.dsn, hybrid=hybrid("auto", tables={"public.t": "trigger"}))
     with Running(by_trigger, store) as capture:
         capture.wait_for_stream()
-    source.execute("DELETE FROM tailrace.migrations WHERE version = 7")
+    source.execute("DELETE FROM tailrace.migrations WHERE version = %s", (latest_version(),))
     with Running(by_trigger, store) as capture:
         capture.wait_for_stream()
         newest = "SELECT max(version) FROM tailrace.migrations"
         assert source.execute(newest).fetchone() == (latest_version(),)
-
-
-def test_f078_whoever_dies_after_triggers_were_put_back_has_asked_for_a_base(
-    database: Database,
-    source: psycopg.Connection,
-    store: FileStore,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def die(name: str) -> None:
-        raise RuntimeError(name)
-
-    told = settings(database.dsn, hybrid=hybrid("auto", tables={"public.t": "trigger"}))
-    with Running(told, store) as capture:
-        capture.wait_for_stream()
-        monkeypatch.setattr("tailrace.capture.hybrid.upkeep.failpoint", die)
-        source.execute("ALTER TABLE t DISABLE TRIGGER ALL")
-        source.execute("INSERT INTO t VALUES (1, 'unseen')")
-        capture.fails_with(RuntimeError)
-    # Nothing is to be seen at the triggers any more.
-    assert trigger_states(source, "t") == ["A", "A"]
-    assert len(wanted_bases(store, newest_positions(store))) == 1
 
 
 def test_a_table_that_nobody_means_any_more_is_let_go(
@@ -444,6 +442,27 @@ def test_f077_a_slot_dropped_while_it_streams_is_made_again_behind_triggers(
         capture.wait_until(lambda: modes(source) == {"t": "WAL"})
         source.execute("INSERT INTO t VALUES (2, 'b')")
         capture.wait_until(lambda: "2" in {(c.new or {}).get("id") for c in read_changes(store)})
+
+
+def test_f077_a_table_that_went_back_before_the_log_got_there_is_read_anew_if_the_slot_is_lost(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    with connect(database.dsn) as conn:
+        migrate(conn)
+    with Running(settings(database.dsn, hybrid=hybrid("auto")), store) as capture:
+        capture.wait_for_stream()
+        capture.wait_until(lambda: modes(source) == {"t": "WAL"})
+    # Nobody streams what is written now, and then the table goes back.
+    source.execute("INSERT INTO t VALUES (1, 'lost with the slot')")
+    with connect(database.dsn) as conn, leading(database.dsn) as pid:
+        (table,) = tables_matching(conn, ["public.t"])
+        handover = Handover(store, NAMES, pid, lambda _: pytest.fail("it is not compared"))
+        handover.go_back(conn, table, hybrid("auto").rules, rolls_of(NAMES)[0])
+        drop_slot(conn, "tailrace_main")
+    source.execute("INSERT INTO t VALUES (2, 'buffered')")
+    with Running(settings(database.dsn, hybrid=hybrid("trigger")), store) as capture:
+        capture.wait_until(lambda: [(c.new or {})["id"] for c in read_changes(store)] == ["2"])
+        assert oid_of(source, "public.t") in wanted_bases(store, newest_positions(store))
 
 
 def test_a_slot_that_no_table_needs_is_given_back(

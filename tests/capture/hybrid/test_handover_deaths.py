@@ -6,9 +6,17 @@ Each test is one source whose capture dies again and again, at one step after th
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tests.capture.hybrid.stage import Stage
+from psycopg import sql
+
+from tailrace.postgres.session import connect
+from tailrace.postgres.slot import drop_slot
+from tests.bases.taking import take
+from tests.capture.hybrid.stage import ALL, Stage
+from tests.capture.running import NAMES
+from tests.oracle import journal
 from tests.server import Database, ServerFactory
 
 
@@ -18,7 +26,9 @@ def test_f076_killed_at_every_step_to_triggers_and_from_them_to_the_wal(
     stage = Stage(database, tmp_path)
     # While triggers are made; the tables are empty, so that the log will hold every change.
     stage.die_at(
-        "trigger", "control.after_migration", "triggers.before_commit", "intake.after_commit"
+        "trigger",
+        *("control.after_migration", "triggers.before_commit", "intake.after_commit"),
+        "intake.before_empty_base",
     )
     stage.live_until("trigger", "TRIGGER")
     with stage.writing():
@@ -66,6 +76,7 @@ def test_f081_killed_at_every_step_of_drains_and_while_a_slot_begins(
     server = postgres_server({"wal_level": "replica"})
     with server.database() as database:
         stage = Stage(database, tmp_path)
+        stage.die_at("auto", "drain.after_intent", "drain.after_genesis")
         stage.live_until("auto", "TRIGGER")
         with stage.writing():
             stage.die_at(
@@ -76,8 +87,63 @@ def test_f081_killed_at_every_step_of_drains_and_while_a_slot_begins(
                 "seal.after_put:4",
                 "drain.after_append:2",
             )
+            with ThreadPoolExecutor() as pool:
+                taken = pool.submit(take, database.dsn, stage.store, *stage.oids())
+                stage.die_at("auto", "drain.after_answer")
+                # Whoever was lent the snapshot goes on with it or asks the next leader.
+                stage.live_while("auto", taken.done)
+            assert [result.error for result in taken.result()] == [None] * ALL
             server.settings["wal_level"] = "logical"
             server.restart()
             stage.die_at("auto", "slot.after_made", "slot.before_begun", "slot.after_begun")
             stage.live_until("auto", "WAL")
         stage.settle("auto")
+        # The slot is lost, and there cannot be another; what is written until triggers are there
+        # is in the bases that are asked for.
+        with connect(database.dsn) as connection:
+            drop_slot(connection, NAMES.slot)
+        server.settings["wal_level"] = "replica"
+        server.restart()
+        _write_unseen(database, -1)
+        stage.die_at("auto", "slot.after_let_go")
+        _write_unseen(database, -2)
+        stage.live_until("auto", "TRIGGER")
+        stage.settle_with_bases("auto")
+
+
+def test_f075_f081_killed_when_a_hand_over_has_fallen_back_the_next_one_begins_it_anew(
+    database: Database, tmp_path: Path
+) -> None:
+    stage = Stage(database, tmp_path, lock_timeout_ms=100, transition_timeout_s=0.5)
+    stage.live_until("trigger", "TRIGGER")
+    with stage.writing():
+        with database.connect() as holder, holder.transaction():
+            for table in journal.TABLES:
+                name = sql.Identifier(journal.SCHEMA, table)
+                holder.execute(sql.SQL("LOCK TABLE {} IN ROW EXCLUSIVE MODE").format(name))
+            stage.die_at("auto", "handover.after_fall_back")
+        stage.lock_timeout_ms, stage.transition_timeout_s = 900, 300.0
+        stage.live_until("auto", "WAL")
+    stage.settle("auto")
+
+
+def test_f078_f081_killed_when_triggers_were_put_back_the_gap_is_closed_by_a_base(
+    database: Database, tmp_path: Path
+) -> None:
+    stage = Stage(database, tmp_path)
+    stage.live_until("trigger", "TRIGGER")
+    with database.connect() as connection:
+        connection.execute("ALTER TABLE shop.plain DISABLE TRIGGER ALL")
+    _write_unseen(database, -1)
+    stage.die_at("trigger", "upkeep.after_put_back")
+    with stage.writing():
+        stage.live_until("trigger", "TRIGGER")
+    # What was written since the triggers are back is in the log itself.
+    stage.settle("trigger")
+    stage.settle_with_bases("trigger")
+
+
+def _write_unseen(database: Database, key: int) -> None:
+    """A row that neither triggers nor a slot will tell of, and the journal does not either."""
+    with database.connect() as connection:
+        connection.execute("INSERT INTO shop.plain VALUES (%s, 0, 'unseen')", [key])

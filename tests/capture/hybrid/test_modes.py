@@ -33,6 +33,12 @@ def test_what_a_source_needs_follows_from_all_its_tables(
     assert settings.may_use_wal is wal
 
 
+def test_a_hand_over_is_stuck_when_the_most_patient_rules_would_have_given_it_up() -> None:
+    assert HybridSettings(AUTO).transition_s_max == 600
+    slow = replace(AUTO, transition_timeout_s=3600.0, shadow_s=60.0)
+    assert HybridSettings(AUTO, [("public.a", slow)]).transition_s_max == 7260
+
+
 def test_the_first_pattern_that_means_a_table_decides(database: Database) -> None:
     with database.connect() as conn:
         conn.execute("CREATE TABLE orders (id int); CREATE TABLE items (id int)")

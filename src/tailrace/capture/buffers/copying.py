@@ -8,7 +8,7 @@ stand together, after all others of their time, and are never cut apart.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from psycopg import sql
 
 from tailrace.capture.buffers.buffered import joined
+from tailrace.capture.buffers.layout import keys_of
 from tailrace.capture.drains.outstanding import Outstanding
+from tailrace.control.shapes import read_shapes
 from tailrace.model import Column, Relation, ReplicaIdentity
 from tailrace.postgres.binaries import Array, pick
 from tailrace.postgres.buffer import SCHEMA, buffer, buffer_name
@@ -41,20 +43,26 @@ SELECT attname::text, atttypid::bigint, atttypmod FROM pg_attribute
 
 
 def read_buffer(
-    conn: Connection, table_oid: int, buffer_oid: int, outstanding: Outstanding
+    conn: Connection,
+    table_oid: int,
+    buffer_oid: int,
+    outstanding: Outstanding,
+    go_on: Callable[[], None],
 ) -> Iterator[Frames]:
     """What is outstanding of one buffer, in runs: first its Relation frame, then Insert frames.
-    `conn` is in the transaction that sees it. Raises psycopg.Error.
+    `conn` is in the transaction that sees it. The server sends nothing until it has sorted all
+    rows: `go_on` is called meanwhile, and may raise. Raises psycopg.Error.
     """
     rows = conn.execute(_COLUMNS, (buffer_oid,)).fetchall()
     columns = tuple(Column(name, kind, typmod, in_identity=False) for name, kind, typmod in rows)
     name = buffer_name(table_oid)
     relation = Relation(buffer_oid, SCHEMA, name, ReplicaIdentity.DEFAULT, columns)
     yield Frames.of([relation_frame(relation)])
-    knotted = _knotted(conn, table_oid, outstanding)
-    query = _copy(table_oid, [column.name for column in columns], outstanding, knotted)
+    names = [column.name for column in columns]
+    knotted = _knotted(conn, table_oid, names, outstanding, go_on)
+    query = _copy(table_oid, names, outstanding, knotted)
     held: list[Frames] = []
-    for lines in copy_out(conn, query, block_bytes=BLOCK_BYTES):
+    for lines in copy_out(conn, query, block_bytes=BLOCK_BYTES, waiting=go_on):
         assert isinstance(lines, pa.BinaryArray)
         data, cells = split_lines(lines, len(columns))
         data, cells = unescaped(data, cells)
@@ -71,20 +79,53 @@ def read_buffer(
     yield Frames.concat(held)
 
 
-def _knotted(conn: Connection, table_oid: int, outstanding: Outstanding) -> NDArray[np.int64]:
+def _knotted(
+    conn: Connection,
+    table_oid: int,
+    columns: Sequence[str],
+    outstanding: Outstanding,
+    go_on: Callable[[], None],
+) -> NDArray[np.int64]:
     """The transactions whose rows must be looked at together; none if all rows are in one run."""
     names = {"buffer": buffer(table_oid), "condition": outstanding.condition}
     are_many = sql.SQL("SELECT EXISTS (SELECT FROM {buffer} WHERE {condition} OFFSET {few})")
     is_deep = sql.SQL("SELECT EXISTS (SELECT FROM {buffer} WHERE {condition} AND depth > 1)")
     for question in (are_many, is_deep):
         asked = question.format(**names, few=sql.Literal(FEW_ROWS))
-        if conn.execute(asked).fetchone() != (True,):
+        if _texts(conn, asked, go_on) != [b"t"]:
             return np.empty(0, np.int64)
     query = sql.SQL(
         "SELECT xid::text::bigint FROM {buffer} WHERE {condition} GROUP BY xid "
-        "HAVING max(depth) > 1 AND count(*) > count(DISTINCT key_hash)"
+        "HAVING max(depth) > 1 AND (count(*) > count(DISTINCT key_hash) OR bool_or({changes_key}))"
+    ).format(**names, changes_key=_changes_key(conn, table_oid, columns))
+    return np.array([int(xid) for xid in _texts(conn, query, go_on)], dtype=np.int64)
+
+
+def _texts(conn: Connection, query: sql.Composed, go_on: Callable[[], None]) -> list[bytes]:
+    """The only column of a query that may take long."""
+    copy = sql.SQL("COPY ({}) TO STDOUT").format(query)
+    blocks = copy_out(conn, copy, block_bytes=BLOCK_BYTES, waiting=go_on)
+    return [text for block in blocks for text in block.to_pylist() if text is not None]
+
+
+def _changes_key(conn: Connection, table_oid: int, columns: Sequence[str]) -> sql.Composable:
+    """Whether a buffered row is an update that has changed what is the key in some shape; of rows
+    that are kept whole, whether it has changed anything.
+    """
+    slots = {
+        shape.slots[at]
+        for shape in read_shapes(conn, table_oid).values()
+        for at in (keys_of(shape) if shape.row is None else [])
+    }
+    # A shape may be left from an earlier buffer, which had other columns.
+    held = ["row", *sorted(slot for slot in slots if f"new_{slot}" in columns)]
+    changes = (
+        sql.SQL("{}::text IS DISTINCT FROM {}::text").format(
+            sql.Identifier(f"new_{slot}"), sql.Identifier(f"old_{slot}")
+        )
+        for slot in held
     )
-    return np.array([xid for (xid,) in conn.execute(query.format(**names))], dtype=np.int64)
+    return sql.SQL("op = 'U' AND ({})").format(sql.SQL(" OR ").join(changes))
 
 
 def _copy(

@@ -2,8 +2,8 @@
 
 What such a trigger does to a row may be recorded before the change that it was called for, by as
 many rows as the statement has. So the rows that it has changed wait, and all later ones of the
-same keys; when the transaction ends they are put in order together. What a trigger was called for
-is never recorded after the end.
+same keys; when the transaction ends, or alters the table, they are put in order together. What a
+trigger was called for is never recorded after that.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from tailrace.capture.buffers.ordering import ShapedRows
 from tailrace.capture.buffers.splicing import Splice
 from tailrace.capture.buffers.whole_rows import taken_apart
 from tailrace.control.shapes import BufferShape
+from tailrace.model import Relation
 from tailrace.postgres.frames import Frames
 from tailrace.postgres.pgoutput import Tag, parse_relation
 
@@ -35,6 +36,9 @@ class Shapes(Protocol):
 Unreadable: TypeAlias = Callable[[int], None]
 """Told the oid of a table of which a row cannot be read by anyone: it needs a new base."""
 
+InsertsOnly: TypeAlias = Callable[[Relation], bool]
+"""Whether updates and deletes of a table are not wanted; asked only if there are some."""
+
 
 @dataclass(frozen=True, slots=True)
 class Heard:
@@ -49,15 +53,28 @@ class Heard:
 class BufferReading:
     """Follows the Relation frames of buffers on one connection."""
 
-    def __init__(self, shapes: Shapes, *, unreadable: Unreadable) -> None:
+    def __init__(
+        self, shapes: Shapes, *, unreadable: Unreadable, inserts_only: InsertsOnly | None
+    ) -> None:
         self._shapes = shapes
         self._unreadable = unreadable
+        self._inserts_only = inserts_only
         self._known: dict[tuple[int, str], BufferShape] = {}
         self._layouts: dict[int, BufferLayout] = {}
 
     def concerns(self, heard: Sequence[Heard]) -> bool:
         """Whether any buffer is known, or becomes known in this run."""
         return bool(self._layouts) or any(each.layout for each in heard)
+
+    def altered(self, frames: Frames) -> list[int]:
+        """Where in a run a buffer that is known becomes another one."""
+        layouts, places = dict(self._layouts), []
+        for each in relations_in(frames):
+            if each.layout is not None:
+                if layouts.get(each.oid, each.layout) != each.layout:
+                    places.append(each.place)
+                layouts[each.oid] = each.layout
+        return places
 
     def read(
         self,
@@ -80,8 +97,20 @@ class BufferReading:
                 if layout is not None:
                     self._layouts[buffer] = layout
                     for piece in _pieces(part, layout):
-                        tables[layout.table_oid] += self._by_shape(frames, piece, layout, splice)
+                        found = self._by_shape(frames, piece, layout, splice)
+                        wanted = (self._wanted(group, splice) for group in found)
+                        tables[layout.table_oid] += (group for group in wanted if len(group.at))
         return tables
+
+    def _wanted(self, group: ShapedRows, splice: Splice) -> ShapedRows:
+        """The rows without those that the table would not have sent through its publication."""
+        if self._inserts_only is None:
+            return group
+        is_out = (group.op == Tag.UPDATE) | (group.op == Tag.DELETE)
+        if not is_out.any() or not self._inserts_only(group.shape.relation):
+            return group
+        splice.leave_out(group.places[is_out].tolist())
+        return ShapedRows(group.rows, group.at[~is_out], group.places[~is_out], group.shape)
 
     def _by_shape(
         self, frames: Frames, places: NDArray[np.intp], layout: BufferLayout, splice: Splice

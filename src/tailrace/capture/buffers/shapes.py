@@ -1,4 +1,4 @@
-"""What the writing thread asks the source about buffered rows: rarely, so on a new session."""
+"""What the writing thread asks the source about buffered rows; what is rare on a new session."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from tailrace.control.shapes import BufferShape, read_form, read_shapes
 from tailrace.errors import SourceError
 from tailrace.log import Reader
 from tailrace.log.wanted import WantedBase, want_base
-from tailrace.model import Lsn
+from tailrace.model import Lsn, Relation
+from tailrace.postgres.catalog import read_tables
+from tailrace.postgres.selection import Selection
 from tailrace.postgres.server import insert_position
 from tailrace.postgres.session import Connection, connect, source_error
 from tailrace.storage import Store
@@ -51,6 +53,38 @@ class BufferShapes:
                 return question(conn)
         except psycopg.Error as error:
             raise source_error(error) from error
+
+
+class InsertsOnlyTables:
+    """Tells of which tables only inserts are wanted. Asked for every run in which such a table is
+    updated, so on one session, opened when it is needed first. Used by one thread.
+    """
+
+    def __init__(self, dsn: str, selection: Selection) -> None:
+        self._dsn = dsn
+        self._selection = selection
+        self._conn: Connection | None = None
+
+    def __call__(self, relation: Relation) -> bool:
+        """The table is judged as it is now: once it has a key nothing may be left out, though rows
+        still come in the shape before. Raises SourceError.
+        """
+        if relation.has_identity or not self._selection.lists_inserts_only(relation):
+            return False
+        try:
+            if self._conn is None:
+                self._conn = connect(self._dsn)
+            tables = read_tables(self._conn, [relation.oid])
+        except psycopg.Error as error:
+            self.close()
+            raise source_error(error) from error
+        return all(map(self._selection.is_inserts_only, tables))
+
+    def close(self) -> None:
+        """End the session, if there is one."""
+        conn, self._conn = self._conn, None
+        if conn is not None:
+            conn.close()
 
 
 def ask_for_base(dsn: str, store: Store) -> Callable[[int], None]:

@@ -24,6 +24,7 @@ from tailrace.capture.buffers.ordering import ShapedRows, moves
 from tailrace.capture.buffers.reading import (
     BufferReading,
     Heard,
+    InsertsOnly,
     Shapes,
     Unreadable,
     relations_in,
@@ -38,8 +39,10 @@ _ROW_BYTES_MIN: Final = 8
 class Translator:
     """Follows the stream of one connection, run by run."""
 
-    def __init__(self, shapes: Shapes, *, unreadable: Unreadable) -> None:
-        self._reading = BufferReading(shapes, unreadable=unreadable)
+    def __init__(
+        self, shapes: Shapes, *, unreadable: Unreadable, inserts_only: InsertsOnly | None = None
+    ) -> None:
+        self._reading = BufferReading(shapes, unreadable=unreadable, inserts_only=inserts_only)
         # By table: the Relation frame that Postgres sent last, and the one that the log has last.
         self._streamed: dict[int, bytes] = {}
         self._logged: dict[int, bytes] = {}
@@ -50,7 +53,18 @@ class Translator:
         return self._translate(frames, None)
 
     def translate_part(self, frames: Frames) -> Frames:
-        """The same of a piece of one transaction, of which some rows may have to wait."""
+        """The same of a piece of one transaction, of which some rows may have to wait. Nothing
+        waits across an ALTER: Postgres refuses it while a trigger has yet to be called for the
+        table, and what waits is read as the buffer was.
+        """
+        done: list[Frames] = []
+        start = 0
+        for place in self._reading.altered(frames):
+            done += [self._translate_waiting(frames.slice(start, place)), self.end_part()]
+            start = place
+        return Frames.concat([*done, self._translate_waiting(frames.slice(start, len(frames)))])
+
+    def _translate_waiting(self, frames: Frames) -> Frames:
         try:
             done = self._translate(frames, self._holding)
         except MustNotWait:

@@ -53,15 +53,16 @@ def attach_drains(to: Attachment) -> Drained:
 
 def _begin(to: Attachment, server: Server) -> Tip:
     claim(to, server, read_slot(to.conn, to.names.slot))
-    failpoint("attach.after_intent")
-    drop_slot(to.conn, to.names.slot)
+    failpoint("drain.after_intent")
+    # Nobody streams before there is a genesis: if one does, we do not lead any more.
+    drop_slot(to.conn, to.names.slot, ends_sender=False)
     for publication in (to.names.publication, to.names.inserts, to.names.buffers):
         drop_publication(to.conn, publication)
     source = SourceIdentity(str(server.system_id), server.timeline)
     note = {**to.note(server), MODE: DRAINS}
     start = _first_position(to.conn)
     tip = put_genesis(to.store, source, start, writer_id=to.writer_id, note=note)
-    failpoint("attach.after_genesis")
+    failpoint("drain.after_genesis")
     logger.info("log begun without a slot start=%s url=%s", start, to.store.url)
     return tip
 

@@ -139,7 +139,7 @@ class Drainer:
         position = Lsn.of(snapshot.position, era=self._era)
         taking = Taking(self._writer, xid=_own_xid(self._speaker))
         with taking:
-            for frames in rows_of(session, buffers, outstanding):
+            for frames in rows_of(session, buffers, outstanding, go_on):
                 taking.add(frames)
                 go_on()
             moment = Moment(position, taking.xid, snapshot.taken_ts_us)
@@ -161,10 +161,11 @@ class Drainer:
         if not filled and not requests and not always:
             self._outstanding = Outstanding(snapshot)
             return None
-        self._speaker.execute("BEGIN")
+        # Of a transaction that ends at once: one left open would be ended for being idle while the
+        # server sorts.
         taking = Taking(self._writer, xid=_own_xid(self._speaker))
         with taking:
-            for frames in rows_of(self._reader, filled, outstanding):
+            for frames in rows_of(self._reader, filled, outstanding, go_on):
                 taking.add(frames)
                 go_on()
             failpoint("drain.before_message")
@@ -192,7 +193,6 @@ class Drainer:
             "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
         )
         row = self._speaker.execute(query, (DRAIN_PREFIX, snapshot)).fetchone()
-        self._speaker.execute("COMMIT")
         assert row is not None
         position = Lsn.of(Lsn.parse(row[0]), era=self._era)
         if position <= self._writer.position:
@@ -215,11 +215,14 @@ def rows_outstanding(
 
 
 def rows_of(
-    conn: Connection, buffers: dict[int, int], outstanding: Outstanding
+    conn: Connection,
+    buffers: dict[int, int],
+    outstanding: Outstanding,
+    go_on: Callable[[], None],
 ) -> Iterator[Frames]:
     """All that is outstanding, table by table."""
     for table, buffer in buffers.items():
-        yield from read_buffer(conn, table, buffer, outstanding)
+        yield from read_buffer(conn, table, buffer, outstanding, go_on)
 
 
 def _begin_reading(conn: Connection) -> str:

@@ -12,9 +12,10 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Final
 
-from tailrace.capture.buffers.shapes import BufferShapes, ask_for_base
+from tailrace.capture.buffers.shapes import BufferShapes, InsertsOnlyTables, ask_for_base
 from tailrace.capture.buffers.translate import Translator
 from tailrace.capture.buffers.translating import TranslatingWriter
 from tailrace.capture.drains.attach import Drained, attach_drains
@@ -38,12 +39,15 @@ from tailrace.capture.roll import (
 )
 from tailrace.control.schema import migrate
 from tailrace.control.tracking import Mode, forget, read_tracked, set_confirmed
-from tailrace.errors import SourceError, SourceGap
+from tailrace.errors import NotLeading, SourceError, SourceGap
 from tailrace.failpoint import failpoint
 from tailrace.log import Writer
+from tailrace.log.tip import Tip
 from tailrace.log.wanted import SLOT_LOST, WantedBase, want_base
 from tailrace.model import Lsn
-from tailrace.postgres.detection import can_use_logical_replication
+from tailrace.postgres.buffer import read_buffers
+from tailrace.postgres.detection import can_use_logical_replication, must_have_wal
+from tailrace.postgres.leading import as_leader, must_lead
 from tailrace.postgres.lock_session import LockSession
 from tailrace.postgres.publication import drop_publication
 from tailrace.postgres.server import insert_position, read_server
@@ -125,52 +129,67 @@ class DrainLeader:
 
         to = Attachment(conn, self._store, duties.names, self._writer_id, go_on, with_buffers=True)
         drained = attach_drains(to)
+        if is_first and not duties.hybrid.may_use_triggers:
+            # The log was begun by triggers. Until a slot has begun theirs is all that it gets.
+            must_have_wal(conn, duties.names)
         migrate(conn)
         if drained.has_lost_slot:
-            self._let_go_of_slot(conn, drained.tip.source.era)
-        # Beside a log that is drained, a slot is left from a beginning that died.
-        drop_slot(conn, duties.names.slot)
+            self._let_go_of_slot(conn, drained.tip)
+        # Beside a log that is drained, a slot is left from a beginning that died; or it is that of
+        # the one who leads by now.
+        must_lead(conn, duties.names.slot, self._session.pid)
+        drop_slot(conn, duties.names.slot, ends_sender=False)
         if read_server(conn).may_create:
-            buffers = buffers_of(conn, duties.names.slot)
-            remake_publications(conn, self._store, duties.names, buffers)
+            buffers, pid = buffers_of(conn, duties.names.slot), self._session.pid
+            remake_publications(conn, self._store, duties.names, buffers, leader_pid=pid)
         refusals, table_count = self._tables.open(conn, should_go_on=should_go_on)
         if is_first:
             refuse(duties.selection.patterns, refusals, member_count=table_count)
         return drained
 
-    def _let_go_of_slot(self, conn: Connection, era: int) -> None:
+    def _let_go_of_slot(self, conn: Connection, tip: Tip) -> None:
         """The slot is gone, and with it what it had not delivered. Tables that came from it are not
         captured any more: they are taken up by triggers like new ones, and each that was captured
-        before gets a new base. What triggers have buffered is all there.
+        before gets a new base; so does one that went back to triggers when the log had not got
+        there. What triggers have buffered is all there.
         """
-        names = self._duties.names
+        names, era = self._duties.names, tip.source.era
         logger.warning("slot is gone, triggers take over slot=%s", names.slot)
-        for publication in (names.publication, names.inserts, names.buffers):
-            drop_publication(conn, publication)
-        position = Lsn.of(insert_position(conn), era=era)
-        for tracked in read_tracked(conn, names.slot).values():
-            if tracked.mode is Mode.WAL:
-                want_base(self._store, WantedBase(tracked.oid, position, SLOT_LOST))
-                forget(conn, tracked.oid, source=names.slot)
+        with as_leader(conn, names.slot, self._session.pid):
+            for publication in (names.publication, names.inserts, names.buffers):
+                drop_publication(conn, publication)
+            position = Lsn.of(insert_position(conn), era=era)
+            for tracked in read_tracked(conn, names.slot).values():
+                until = tracked.wal_until
+                is_behind = until is not None and Lsn.of(until, era=era) > tip.position
+                if tracked.mode is Mode.WAL or is_behind:
+                    want_base(self._store, WantedBase(tracked.oid, position, SLOT_LOST))
+                # Else another source would take what is left in its buffer for its own.
+                if tracked.mode is Mode.WAL and tracked.oid not in read_buffers(conn):
+                    forget(conn, tracked.oid, source=names.slot)
         failpoint("slot.after_let_go")
 
     def _lead(self, conn: Connection, drained: Drained, go_on: Callable[[], None]) -> None:
         duties, tip = self._duties, drained.tip
         describe = describing(duties.dsn, self._store)
         writer = Writer(self._store, tip, writer_id=self._writer_id, describe=describe)
+        inserts_only = InsertsOnlyTables(duties.dsn, duties.selection)
         translator = Translator(
-            BufferShapes(duties.dsn), unreadable=ask_for_base(duties.dsn, self._store)
+            BufferShapes(duties.dsn),
+            unreadable=ask_for_base(duties.dsn, self._store),
+            inserts_only=inserts_only,
         )
         housekeeping = Housekeeping(
             duties, self._store, self._tables, writer_id=self._writer_id, metrics=self._metrics
         )
-        with Drainer(
+        drains = Drainer(
             duties.dsn,
             self._store,
             TranslatingWriter(writer, translator),
             source=duties.names.slot,
             era=tip.source.era,
-        ) as drainer:
+        )
+        with closing(inserts_only), drains as drainer:
             drainer.drain(go_on, always=drained.has_lost_slot)
             try:
                 housekeeping.start()
@@ -195,9 +214,8 @@ class DrainLeader:
         while not self._stop.is_set() and housekeeping.failure is None:
             go_on()
             header = drainer.drain(go_on)
+            self._metrics.drained(header)
             if header is not None:
-                self._metrics.sealed(header)
-                self._metrics.durable_lsn.set(int(header.end))
                 set_confirmed(conn, Lsn(header.end.wal), source=self._duties.names.slot)
             drainer.delete(go_on)
             if time.monotonic() >= look_at:
@@ -228,7 +246,10 @@ class DrainLeader:
             return True
         patience = Patience(SLOT_TRY_MS, SLOT_WAIT_S, self._say, go_on)
         try:
-            begin_slot(self._duties.dsn, drainer, names, patience)
+            pid = self._session.pid
+            begin_slot(self._duties.dsn, drainer, names, patience, leader_pid=pid)
+        except NotLeading:
+            raise
         except SourceError as error:
             if not error.retry or self._stop.is_set():
                 raise

@@ -84,6 +84,9 @@ def _newest_mark(conn: Connection, store: Store, tables: list[int]) -> tuple[str
         if passed is None:
             passed = said
             oldest = _oldest_xid(conn, tables, Outstanding(passed))
+        if BEGUN in note:
+            # Merged with what was streamed after it; what was drained in it the snapshot shows.
+            return passed, header.start
         if oldest is None or PASSED not in note:
             return passed, header.end
         if int(str(note["xid"])) < oldest:

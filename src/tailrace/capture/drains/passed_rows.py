@@ -15,6 +15,7 @@ from typing import Final
 
 from psycopg import sql
 
+from tailrace.control.tracking import tracked_elsewhere
 from tailrace.postgres.buffer import buffer, read_buffers
 from tailrace.postgres.quote import statement
 from tailrace.postgres.session import Connection
@@ -27,14 +28,12 @@ DEAD_ROWS_PER_PAGE: Final = 8
 """A buffer is vacuumed when it has so many dead rows, and so many for each of its pages: if
 Postgres must keep them, because some transaction is open for long, it is seldom tried."""
 
-_FOREIGN: Final = "SELECT table_oid::bigint FROM tailrace.change_tracking WHERE source <> %s"
-
 
 def buffers_of(conn: Connection, source: str) -> dict[int, int]:
     """The buffers that the log of this source takes in, by table; those of tables that are gone as
-    well, until they are empty.
+    well, until they are empty. A buffer is on record as long as it is there.
     """
-    foreign = {oid for (oid,) in conn.execute(_FOREIGN, (source,))}
+    foreign = tracked_elsewhere(conn, source)
     return {table: oid for table, oid in read_buffers(conn).items() if table not in foreign}
 
 

@@ -3,7 +3,8 @@
 Making the slot exports a snapshot that shows exactly what ends at or before the slot's position P.
 What it shows of the buffers and the log does not have is appended at P; what it does not show the
 slot will stream. A segment is appended even if there is nothing: it ends the time of drains. Until
-then the slot counts for nothing, and whoever finds it beside a log that is drained drops it.
+then the slot counts for nothing, and whoever finds it beside a log that is drained drops it: but
+only the one who leads, and none that is streamed, since whoever drains streams from no slot.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tailrace.errors import SourceError
 from tailrace.failpoint import failpoint
 from tailrace.log import Header
 from tailrace.postgres.blockers import listed, writers
+from tailrace.postgres.leading import must_lead
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.session import Connection, connect, source_error
 from tailrace.postgres.slot import drop_slot
@@ -33,23 +35,31 @@ HOLDER_NAME: Final = "tailrace slot"
 _PROOF_INTERVAL_S: Final = 0.1
 
 
-def begin_slot(dsn: str, drainer: Drainer, names: SourceNames, patience: Patience) -> Header:
+def begin_slot(
+    dsn: str, drainer: Drainer, names: SourceNames, patience: Patience, *, leader_pid: int
+) -> Header:
     """Make the slot and append the last drain. The publications are there already.
 
     Raises SourceError(retry=True) if transactions are in the way for longer than `patience`; then
-    there is no slot, and draining may go on.
+    there is no slot, and draining may go on. Raises NotLeading if the backend `leader_pid` does not
+    lead: a slot that is there is another's.
     """
     try:
         with connect(dsn) as conn:
-            drop_slot(conn, names.slot)
+            _drop_left_over(conn, names, leader_pid)
             try:
                 return _begin(dsn, conn, drainer, names, patience)
             except BaseException:
                 with suppress(SourceError, psycopg.Error):
-                    drop_slot(conn, names.slot)
+                    _drop_left_over(conn, names, leader_pid)
                 raise
     except psycopg.Error as error:
         raise source_error(error) from error
+
+
+def _drop_left_over(conn: Connection, names: SourceNames, leader_pid: int) -> None:
+    must_lead(conn, names.slot, leader_pid)
+    drop_slot(conn, names.slot, ends_sender=False)
 
 
 def _begin(

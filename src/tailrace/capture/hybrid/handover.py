@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tailrace.capture.hybrid.shadow import Shadow
@@ -25,11 +25,12 @@ from tailrace.capture.roll import (
     publish_buffer,
     record_as_planned,
 )
-from tailrace.control.tracking import Mode, Tracked, set_mode, track
+from tailrace.control.tracking import Mode, Tracked, claim, set_mode
 from tailrace.errors import SourceError
 from tailrace.failpoint import failpoint
 from tailrace.postgres.barrier import Barrier
 from tailrace.postgres.catalog import TableInfo
+from tailrace.postgres.leading import as_leader
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.server import wal_position
 from tailrace.postgres.session import Connection
@@ -60,13 +61,18 @@ class Handover:
         self, conn: Connection, table: TableInfo, tracked: Tracked, rules: TableRules, roll: Roll
     ) -> None:
         """One turn on the way to the WAL; raises SourceError that says why it is not there yet."""
+        if roll.inserts_only:
+            # Nobody could update it while a publication carries its updates; without those the two
+            # captures do not tell the same.
+            rules = replace(rules, shadow_s=0.0)
         if tracked.mode is Mode.TRIGGER:
             if time.monotonic() < self.given_up.get(table.oid, 0.0):
                 return
             if rules.shadow_s and len(self.shadows) >= SHADOWS_MAX:
                 # Its turn has not come; its time does not run yet either.
                 return
-            self._set_mode(conn, table, Mode.TRANSITIONING)
+            with as_leader(conn, self.names.slot, self.leader_pid):
+                self._set_mode(conn, table, Mode.TRANSITIONING)
             failpoint("handover.after_transitioning")
             logger.info("hand-over begun table=%s", table.qualified)
         elif _age_s(conn, tracked) > rules.transition_timeout_s + rules.shadow_s:
@@ -126,7 +132,8 @@ class Handover:
         """With the triggers: nothing has been switched off, which is made sure of first."""
         self._must_be_in_force(conn, table, "stay with its triggers")
         self._end_shadow(table.oid)
-        self._set_mode(conn, table, Mode.TRIGGER, error=error)
+        with as_leader(conn, self.names.slot, self.leader_pid):
+            self._set_mode(conn, table, Mode.TRIGGER, error=error)
         failpoint("handover.after_fall_back")
 
     def _must_be_in_force(self, conn: Connection, table: TableInfo, what: str) -> None:
@@ -144,11 +151,11 @@ class Handover:
             barrier = self._barrier(conn, rules, wait_ms)
             failpoint("handover.before_back")
             with barrier.locked(table):
+                # A table that went straight to the WAL may not be on record yet.
+                claim(conn, table, source=self.names.slot, mode=Mode.WAL)
                 install_triggers(conn, table, lock_timeout_ms=rules.lock_timeout_ms)
                 barrier.withdraw(roll.publication, table)
                 publish_buffer(conn, self.store, buffers, table.oid)
-                # A table that went straight to the WAL may not be on record yet.
-                track(conn, table, source=self.names.slot, mode=Mode.WAL)
                 self._set_mode(conn, table, Mode.TRIGGER)
                 barrier.tell(table, Mode.TRIGGER)
                 record_as_planned(conn, self.store, roll)
@@ -158,6 +165,14 @@ class Handover:
         for each in (roll, buffers):
             check_membership(conn, self.store, each)
         logger.info("table went back to triggers table=%s", table.qualified)
+
+    def put_right(self, conn: Connection, table: TableInfo, roll: Roll) -> None:
+        """Set the row of a table that the WAL gives to say so, whatever a leader that came late has
+        made of it.
+        """
+        with as_leader(conn, self.names.slot, self.leader_pid):
+            self._set_mode(conn, table, Mode.WAL, publication=roll.publication)
+        logger.warning("table is on record as it is again table=%s mode=WAL", table.qualified)
 
     def _must_be_caught_up(self, conn: Connection, rules: TableRules) -> None:
         slot = read_slot(conn, self.names.slot)

@@ -14,15 +14,14 @@ from tailrace.capture.modes import TableRules
 from tailrace.capture.roll import buffer_roll, check_membership, publish_buffer
 from tailrace.capture.watch import begin_watch
 from tailrace.control.schema import migrate
-from tailrace.control.tracking import Mode, set_mode, track
-from tailrace.errors import SchemaError, SourceError
+from tailrace.control.tracking import Mode, claim, set_mode
+from tailrace.errors import NotLeading, SchemaError, SourceError
 from tailrace.failpoint import failpoint
 from tailrace.postgres.add_table import EmptyTable, empty_table
 from tailrace.postgres.barrier import Barrier
 from tailrace.postgres.catalog import TableInfo
 from tailrace.postgres.publication import fingerprint
 from tailrace.postgres.quote import SourceNames
-from tailrace.postgres.server import insert_position
 from tailrace.postgres.session import Connection
 from tailrace.postgres.table_lock import must_be_unchanged
 from tailrace.postgres.triggers import install_triggers
@@ -61,6 +60,8 @@ class TriggerIntake:
         try:
             self._migrate(conn)
             empty = self._install(conn, table, rules)
+        except NotLeading:
+            raise
         except (SourceError, SchemaError) as error:
             return Refusal(table, str(error), error.hint, is_passing=error.retry)
         if empty is not None:
@@ -73,16 +74,15 @@ class TriggerIntake:
     def _install(self, conn: Connection, table: TableInfo, rules: TableRules) -> EmptyTable | None:
         roll, source = buffer_roll(self._names), self._names.slot
         barrier = Barrier(conn, source, self._leader_pid, rules.lock_timeout_ms)
-        since = insert_position(conn)
         is_published = fingerprint(conn, roll.publication) is not None
         with barrier.locked(table):
             must_be_unchanged(conn, table)
+            claim(conn, table, source=source, mode=Mode.TRIGGER)
             install_triggers(conn, table, lock_timeout_ms=rules.lock_timeout_ms)
-            track(conn, table, source=source, mode=Mode.TRIGGER)
             set_mode(conn, table.oid, Mode.TRIGGER, source=source)
             if is_published:
                 publish_buffer(conn, self._store, roll, table.oid)
-            begin_watch(conn, self._store, table.oid, since)
+            begin_watch(conn, self._store, table.oid)
             empty = empty_table(conn, table)
         failpoint("intake.after_commit")
         if is_published:

@@ -1,29 +1,41 @@
-"""What captures which table, put on record where modes are shown; and buffers emptied meanwhile.
+"""What captures which table, put on record where modes are shown.
 
-Only while a slot is streamed: what its confirmed position has passed is in the log. A slot that is
-just being made has a position too, but nothing of it is in the log yet.
+How far the log is only while a slot is streamed: what its confirmed position has passed is in the
+log. A slot that is just being made has a position too, but nothing of it is in the log yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
-from tailrace.capture.drains.passed_marks import PassedMarks
 from tailrace.capture.modes import HybridSettings
+from tailrace.capture.news import News
 from tailrace.capture.roll import Roll
 from tailrace.control.schema import installed_version
 from tailrace.control.streams import patterns_of_streams
-from tailrace.control.tracking import Mode, Tracked, describe, set_confirmed, set_mode, track
+from tailrace.control.tracking import (
+    Mode,
+    Tracked,
+    describe,
+    set_confirmed,
+    set_mode,
+    track,
+    tracked_elsewhere,
+)
 from tailrace.errors import ConfigError
 from tailrace.model import Lsn
-from tailrace.postgres.catalog import read_tables
+from tailrace.postgres.catalog import TableInfo, read_tables
+from tailrace.postgres.leading import as_leader
 from tailrace.postgres.pattern import TablePattern
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.selection import Selection
 from tailrace.postgres.server import insert_position
 from tailrace.postgres.session import Connection
 from tailrace.postgres.slot import read_slot
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,28 +86,48 @@ class OnRecord:
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._marks = PassedMarks(task.names.slot)
+        self._news = News()
         self._emptied_at: Lsn | None = None
         self.is_done = False
 
-    def put(self, conn: Connection, captured: Captured, should_go_on: Callable[[], bool]) -> None:
+    def put(self, conn: Connection, captured: Captured) -> Lsn | None:
         """Where the control schema is, show tables as they are called and who reads them, those
-        that never had a trigger too, and how far the log is; then delete from the buffers what it
-        has.
+        that never had a trigger too, and how far the log is; the last is given back if it is known.
+        Raises NotLeading.
         """
         self._describe(conn, captured.tracked)
         if not self._task.has_slot or not installed_version(conn):
-            return
+            return None
+        self._show_members(conn, captured)
         source = self._task.names.slot
-        for table in read_tables(conn, [*captured.members.keys() - captured.tracked.keys()]):
-            publication = captured.members[table.oid].publication
+        slot = read_slot(conn, source)
+        if slot is None or slot.confirmed_flush_lsn is None:
+            return None
+        with self._leading(conn):
+            set_confirmed(conn, slot.confirmed_flush_lsn, source=source)
+        self._see_if_done(conn, captured, slot.confirmed_flush_lsn)
+        return slot.confirmed_flush_lsn
+
+    def _leading(self, conn: Connection) -> AbstractContextManager[None]:
+        return as_leader(conn, self._task.names.slot, self._task.leader_pid)
+
+    def _show_members(self, conn: Connection, captured: Captured) -> None:
+        """That the WAL gives them, and by which publication. Another source may have them too: what
+        is on record of that one stays.
+        """
+        elsewhere = tracked_elsewhere(conn, self._task.names.slot)
+        shown = {oid for oid, each in captured.tracked.items() if _is_shown(each, captured.members)}
+        for table in read_tables(conn, [*captured.members.keys() - shown]):
+            if table.oid not in elsewhere:
+                self._show(conn, table, captured.members[table.oid].publication)
+            elif self._news.is_new(str(table.oid), "shared"):
+                logger.info("table is on record of another source table=%s", table.qualified)
+
+    def _show(self, conn: Connection, table: TableInfo, publication: str) -> None:
+        source = self._task.names.slot
+        with self._leading(conn):
             track(conn, table, source=source, mode=Mode.WAL)
             set_mode(conn, table.oid, Mode.WAL, source=source, slot=source, publication=publication)
-        slot = read_slot(conn, source)
-        if slot is not None and slot.confirmed_flush_lsn is not None:
-            set_confirmed(conn, slot.confirmed_flush_lsn, source=source)
-            self._see_if_done(conn, captured, slot.confirmed_flush_lsn)
-            self._marks.turn(conn, slot.confirmed_flush_lsn, should_go_on)
 
     def _describe(self, conn: Connection, tracked: dict[int, Tracked]) -> None:
         """Streams come and go; what they read is captured for as long as it is meant to be."""
@@ -103,7 +135,8 @@ class OnRecord:
         for table in read_tables(conn, tracked):
             readers, known = selection.readers(table), tracked[table.oid]
             if (known.qualified, known.tracked_by) != (table.qualified, readers):
-                describe(conn, table, readers, source=self._task.names.slot)
+                with self._leading(conn):
+                    describe(conn, table, readers, source=self._task.names.slot)
 
     def _streams(self, conn: Connection) -> Selection:
         """With the streams of the file those that were made in SQL."""
@@ -122,6 +155,12 @@ class OnRecord:
             self._emptied_at = insert_position(conn)
         else:
             self.is_done = confirmed >= self._emptied_at
+
+
+def _is_shown(tracked: Tracked, members: dict[int, Roll]) -> bool:
+    """Whether a row tells by which publication its table comes."""
+    roll = members.get(tracked.oid)
+    return roll is not None and (tracked.mode, tracked.publication) == (Mode.WAL, roll.publication)
 
 
 def _can_be_read(pattern: str) -> bool:

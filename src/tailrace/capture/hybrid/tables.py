@@ -2,15 +2,18 @@
 
 Each turn looks at every table that the configuration means, alone: what captures it now, what would
 fit best, and one step from the one to the other. What fails is said and tried again; it never keeps
-out another table. Only the leader does this, and every step asks the server whether it still leads.
+out another table. Only the leader does this, and what changes how a table is captured asks the
+server, in its transaction, whether it still leads.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from tailrace.capture.buffers.shapes import BufferShapes
+from tailrace.capture.drains.passed_marks import PassedMarks
 from tailrace.capture.hybrid.handover import Handover
 from tailrace.capture.hybrid.intake import TriggerIntake
 from tailrace.capture.hybrid.on_record import Captured, OnRecord, Task
@@ -26,8 +29,10 @@ from tailrace.capture.roll import Roll, buffer_roll, check_membership, rolls_of
 from tailrace.capture.watch import Watch
 from tailrace.control.schema import installed_version
 from tailrace.control.tracking import Mode, Tracked, read_tracked
-from tailrace.errors import SchemaError, SourceError
+from tailrace.errors import NotLeading, SchemaError, SourceError
 from tailrace.postgres.catalog import TableInfo, read_tables, tables_matching
+from tailrace.postgres.detection import can_use_logical_replication
+from tailrace.postgres.leading import must_lead
 from tailrace.postgres.publication import drop_publication, fingerprint
 from tailrace.postgres.replica_identity import make_identifiable
 from tailrace.postgres.session import Connection
@@ -48,7 +53,8 @@ class HybridTables:
         self._upkeep = TriggerUpkeep(store, task.names, task.leader_pid)
         self._handover = Handover(store, task.names, task.leader_pid, self._shadow)
         self._record = OnRecord(task)
-        self._trouble = Trouble(task.names.slot)
+        self._marks = PassedMarks(task.names.slot)
+        self._trouble = Trouble(task.names.slot, task.leader_pid)
 
     @property
     def is_done(self) -> bool:
@@ -89,7 +95,9 @@ class HybridTables:
             refusal = self._step(conn, table, captured, is_streaming=is_streaming)
             if refusal is not None:
                 refusals.append(refusal)
-        self._record.put(conn, self._look(conn), should_go_on)
+        confirmed = self._record.put(conn, self._look(conn))
+        if confirmed is not None:
+            self._marks.turn(conn, confirmed, should_go_on)
         return refusals
 
     def _mend(self, conn: Connection) -> None:
@@ -123,13 +131,16 @@ class HybridTables:
             if not (table.is_table and selection.means(table)):
                 roll = captured.members[table.oid]
                 reason = why_out(conn, table, roll, selection)
-                take_out_one(conn, self._store, roll, table, reason)
+                check = self._must_lead(conn)
+                take_out_one(conn, self._store, roll, table, reason, check=check)
         living = {table.oid: table for table in read_tables(conn, captured.tracked)}
         for oid, tracked in captured.tracked.items():
             left = living.get(oid)
             if left is None or not (left.is_table and selection.means(left)):
                 try:
                     self._upkeep.let_go(conn, tracked, left)
+                except NotLeading:
+                    raise
                 except SourceError as error:
                     self._trouble.say(conn, oid, tracked.qualified, error)
 
@@ -141,28 +152,32 @@ class HybridTables:
         roll, tracked = captured.members.get(table.oid), captured.tracked.get(table.oid)
         by_trigger = tracked is not None and tracked.mode is not Mode.WAL
         is_captured = roll is not None or by_trigger
-        wanted = self._wanted(conn, table, is_captured=is_captured)
+        wanted = self._wanted(conn, table, is_captured=is_captured, by_trigger=by_trigger)
         try:
             if wanted.means is Means.NOTHING and self._identify(conn, table, rules):
                 table = next(iter(read_tables(conn, [table.oid])), table)
-                wanted = self._wanted(conn, table, is_captured=is_captured)
-            if roll is None and (tracked is None or not by_trigger):
-                return self._new(conn, table, wanted)
+                wanted = self._wanted(conn, table, is_captured=is_captured, by_trigger=by_trigger)
             if roll is not None:
-                self._published(conn, table, roll, wanted)
+                self._published(conn, table, roll, wanted, tracked)
             elif tracked is not None and wanted.blocker is not None:
                 self._upkeep.let_go(conn, tracked, table)
-                return Refusal(table, wanted.blocker.message, wanted.blocker.fix)
-            elif tracked is not None:
+                return self._new(conn, table, wanted)
+            elif tracked is None or not by_trigger:
+                return self._new(conn, table, wanted)
+            else:
                 self._upkeep.mend(conn, table, tracked, rules)
                 if is_streaming or not task.has_slot:
                     self._move(conn, table, tracked, wanted)
             self._trouble.is_over(conn, table.oid, tracked)
+        except NotLeading:
+            raise
         except (SourceError, SchemaError) as error:
             self._trouble.say(conn, table.oid, table.qualified, error)
         return None
 
-    def _wanted(self, conn: Connection, table: TableInfo, *, is_captured: bool) -> Wanted:
+    def _wanted(
+        self, conn: Connection, table: TableInfo, *, is_captured: bool, by_trigger: bool
+    ) -> Wanted:
         task = self._task
         return wanted_means(
             conn,
@@ -171,6 +186,7 @@ class HybridTables:
             task.selection,
             has_slot=task.has_slot,
             is_captured=is_captured,
+            by_trigger=by_trigger,
         )
 
     def _identify(self, conn: Connection, table: TableInfo, rules: TableRules) -> bool:
@@ -184,22 +200,40 @@ class HybridTables:
     def _new(self, conn: Connection, table: TableInfo, wanted: Wanted) -> Refusal | None:
         match wanted.means:
             case Means.WAL:
-                return Membership(conn, self._store, self._roll(table)).take_up_one(table)
+                membership = Membership(conn, self._store, self._roll(table))
+                return membership.take_up_one(table, check=self._must_lead(conn))
             case Means.TRIGGER:
                 return self._intake.take_up(conn, table, self._task.hybrid.of(table))
         assert wanted.blocker is not None
-        return Refusal(table, wanted.blocker.message, wanted.blocker.fix)
+        # Where a slot can be had, one begins as soon as the tables have been looked at.
+        is_passing = wanted.waits_for_slot and self._can_have_slot(conn)
+        return Refusal(table, wanted.blocker.message, wanted.blocker.fix, is_passing=is_passing)
 
-    def _published(self, conn: Connection, table: TableInfo, roll: Roll, wanted: Wanted) -> None:
+    def _can_have_slot(self, conn: Connection) -> bool:
+        return can_use_logical_replication(conn, self._task.names).can
+
+    def _published(
+        self,
+        conn: Connection,
+        table: TableInfo,
+        roll: Roll,
+        wanted: Wanted,
+        tracked: Tracked | None,
+    ) -> None:
         """A table that the WAL gives: left alone, unless it must not be published as it is."""
         rules, selection = self._task.hybrid.of(table), self._task.selection
         reason = why_out(conn, table, roll, selection)
         if wanted.means is Means.TRIGGER and self._intake.has_schema(conn):
             self._handover.go_back(conn, table, rules, roll)
         elif reason:
-            take_out_one(conn, self._store, roll, table, reason)
-            self._upkeep.forget(conn, table)
-        else:
+            check = self._must_lead(conn)
+            is_out = take_out_one(conn, self._store, roll, table, reason, check=check)
+            if is_out and tracked is not None:
+                self._upkeep.let_go(conn, tracked, table)
+        elif tracked is not None:
+            # Else what triggers there are may be another source's.
+            if tracked.mode is not Mode.WAL:
+                self._handover.put_right(conn, table, roll)
             self._upkeep.tidy(conn, table)
 
     def _move(self, conn: Connection, table: TableInfo, tracked: Tracked, wanted: Wanted) -> None:
@@ -210,6 +244,9 @@ class HybridTables:
         elif tracked.mode is Mode.TRANSITIONING:
             reason = "triggers are to capture it" if self._task.has_slot else "there is no slot"
             self._handover.call_off(conn, table, reason)
+
+    def _must_lead(self, conn: Connection) -> Callable[[], None]:
+        return partial(must_lead, conn, self._task.names.slot, self._task.leader_pid)
 
     def _roll(self, table: TableInfo) -> Roll:
         whole, inserts = self._rolls

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from random import uniform
 from typing import Final
 
-from tailrace.errors import SourceError
+from tailrace.errors import NotLeading, SourceError
 
 GROWTH: Final = (1, 1, 2, 3, 5)
 """How long each try of one turn waits, as a multiple of `lock_timeout`."""
@@ -33,6 +33,8 @@ def try_often(act: Callable[[int], None], *, lock_timeout_ms: int) -> None:
         try:
             act(wait_ms)
             return
+        except NotLeading:
+            raise
         except SourceError as error:
             if not error.retry or number == len(GROWTH):
                 raise

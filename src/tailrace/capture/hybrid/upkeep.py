@@ -1,20 +1,29 @@
 """Keeps triggers in force as long as they capture a table, and removes them when they do not.
 
-A trigger that was dropped or disabled behind our back has left a gap: it is put back first, and
-then a new base is asked for. A buffer is dropped only when its table is captured by other means or
-gone, and nothing is left in it: what is in it may not have reached the log.
+A trigger that was dropped or disabled behind our back has left a gap, a sequence that hands out
+numbers ahead has left rows out of order: it is put back first, and then a new base is asked for. A
+buffer is dropped only when its table is captured by other means or gone, and nothing is left in it:
+what is in it may not have reached the log.
 """
 
 from __future__ import annotations
 
 import logging
+from contextlib import AbstractContextManager
 from typing import Final
 
 import psycopg
 
 from tailrace.capture.modes import TableRules
+from tailrace.capture.roll import buffer_roll, publish_buffer
 from tailrace.capture.watch import want_anew
-from tailrace.control.tracking import Tracked, clear_error, forget, read_tracked, set_error
+from tailrace.control.tracking import (
+    Tracked,
+    clear_error,
+    forget,
+    set_error,
+    tracked_elsewhere,
+)
 from tailrace.errors import SourceError
 from tailrace.failpoint import failpoint
 from tailrace.log.bases import newest_positions
@@ -22,6 +31,8 @@ from tailrace.log.wanted import wanted_bases
 from tailrace.postgres.barrier import Barrier
 from tailrace.postgres.buffer import buffer, read_buffers
 from tailrace.postgres.catalog import TableInfo
+from tailrace.postgres.leading import as_leader
+from tailrace.postgres.publication import fingerprint
 from tailrace.postgres.quote import SourceNames, statement
 from tailrace.postgres.session import Connection
 from tailrace.postgres.triggers import (
@@ -29,6 +40,7 @@ from tailrace.postgres.triggers import (
     drop_triggers,
     has_triggers,
     install_triggers,
+    restore_numbering,
     shape_is_current,
     sync_capture,
     trigger_problems,
@@ -62,7 +74,8 @@ class TriggerUpkeep:
             logger.info("capture follows the columns table=%s", table.qualified)
         error = tracked.last_error
         if not problems and error and error.endswith(PUT_BACK) and not self._waits(table.oid):
-            clear_error(conn, table.oid, error, source=self._names.slot)
+            with self._leading(conn):
+                clear_error(conn, table.oid, error, source=self._names.slot)
 
     def _waits(self, oid: int) -> bool:
         """Whether a new base of the table is still due."""
@@ -70,47 +83,68 @@ class TriggerUpkeep:
 
     def tidy(self, conn: Connection, table: TableInfo) -> None:
         """Remove what triggers have left of a table that the WAL gives now."""
-        if has_triggers(conn, table.oid):
-            drop_triggers(conn, table, lock_timeout_ms=LOCK_TIMEOUT_MS)
+        self._drop_triggers(conn, table)
         self._drop_if_empty(conn, table.oid)
 
     def let_go(self, conn: Connection, tracked: Tracked, table: TableInfo | None) -> None:
         """Remove the capture of a table that nobody means any more, or that is gone. What is left
         in its buffer reaches the log first.
         """
-        if table is not None and has_triggers(conn, table.oid):
-            drop_triggers(conn, table, lock_timeout_ms=LOCK_TIMEOUT_MS)
+        if table is not None:
+            self._drop_triggers(conn, table)
         if self._drop_if_empty(conn, tracked.oid):
-            forget(conn, tracked.oid, source=self._names.slot)
+            with self._leading(conn):
+                forget(conn, tracked.oid, source=self._names.slot)
             logger.warning("table let go table=%s", tracked.qualified)
 
-    def forget(self, conn: Connection, table: TableInfo) -> None:
-        """A table that is not captured any more is not on record either."""
-        if table.oid in read_tracked(conn, self._names.slot):
-            forget(conn, table.oid, source=self._names.slot)
+    def _leading(self, conn: Connection) -> AbstractContextManager[None]:
+        return as_leader(conn, self._names.slot, self._leader_pid)
 
     def _put_back(
         self, conn: Connection, table: TableInfo, rules: TableRules, problem: str
     ) -> None:
         barrier = Barrier(conn, self._names.slot, self._leader_pid, rules.lock_timeout_ms)
+        roll = buffer_roll(self._names)
         with barrier.locked(table):
             install_triggers(conn, table, lock_timeout_ms=rules.lock_timeout_ms)
+            restore_numbering(conn, table.oid)
+            if fingerprint(conn, roll.publication) is not None:
+                # It may be another buffer than the one that was published.
+                publish_buffer(conn, self._store, roll, table.oid)
             # Before the commit: whoever dies after it leaves triggers at which nothing is to be
             # seen. Nobody writes the table between this position and the commit.
             want_anew(conn, self._store, table.oid, table.qualified, problem)
             set_error(conn, table.oid, problem + PUT_BACK, source=self._names.slot)
         failpoint("upkeep.after_put_back")
 
+    def _drop_triggers(self, conn: Connection, table: TableInfo) -> None:
+        if has_triggers(conn, table.oid):
+            with self._leading(conn):
+                drop_triggers(conn, table, lock_timeout_ms=LOCK_TIMEOUT_MS)
+                self._must_be_ours(conn, table.oid)
+
+    def _must_be_ours(self, conn: Connection, oid: int) -> None:
+        """Another source may have claimed the table since this turn has looked, under the lock that
+        we have by now.
+        """
+        if oid in tracked_elsewhere(conn, self._names.slot):
+            raise SourceError("another source has its triggers by now", retry=True)
+
     def _drop_if_empty(self, conn: Connection, oid: int) -> bool:
         """Whether the buffer is gone."""
         if oid not in read_buffers(conn):
             return True
+        with self._leading(conn):
+            return self._is_dropped(conn, oid)
+
+    def _is_dropped(self, conn: Connection, oid: int) -> bool:
         try:
             with conn.transaction():
                 setting = "SELECT set_config('lock_timeout', %s, true)"
                 conn.execute(setting, (str(LOCK_TIMEOUT_MS),))
                 # Whoever has written to it and is not done yet holds this up.
                 conn.execute(statement("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE", buffer(oid)))
+                self._must_be_ours(conn, oid)
                 query = statement("SELECT EXISTS (SELECT FROM {})", buffer(oid))
                 if conn.execute(query).fetchone() != (False,):
                     return False

@@ -24,10 +24,13 @@ class Means(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The means that fit best; if there are none, what is in the way and how to cure it."""
+    """The means that fit best; if there are none, what is in the way and how to cure it.
+    `waits_for_slot` if that is nothing but the want of a slot.
+    """
 
     means: Means
     blocker: Finding | None = None
+    waits_for_slot: bool = False
 
 
 def wanted_means(
@@ -38,11 +41,14 @@ def wanted_means(
     *,
     has_slot: bool,
     is_captured: bool,
+    by_trigger: bool = False,
 ) -> Wanted:
     """What the settings, the server and the table's replica identity come to.
 
     A table that the WAL could not give is not captured in mode `auto`: it would be delivered
-    without what tells its rows apart. Mode `trigger` takes it, for streams that append.
+    without what tells its rows apart. Mode `trigger` takes it, for streams that append. One that
+    triggers capture already keeps them until it is handed over, in mode `wal` too: to drop them
+    would leave a gap.
     """
     if rules.mode is CaptureMode.TRIGGER:
         # Triggers record whole rows, old and new: they need no replica identity.
@@ -54,8 +60,8 @@ def wanted_means(
         return Wanted(Means.NOTHING, blocker)
     if has_slot:
         return Wanted(Means.WAL)
-    if rules.mode is CaptureMode.WAL:
-        return Wanted(Means.NOTHING, _no_slot(table))
+    if rules.mode is CaptureMode.WAL and not by_trigger:
+        return Wanted(Means.NOTHING, _no_slot(table), waits_for_slot=True)
     return Wanted(Means.TRIGGER)
 
 
