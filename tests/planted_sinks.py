@@ -8,10 +8,80 @@ from tests.planted import Mutant
 
 SINK_MUTANTS: Final = (
     Mutant(
+        "a zombie redrives rows",
+        "sinks/postgres/redriving.py",
+        "            self.look()\n",
+        "",
+        ("tests/sinks/refused/test_deaths.py",),
+    ),
+    Mutant(
+        "a letter is redriven ahead of its batch",
+        "sinks/postgres/redriving.py",
+        " if watermark.covers(sequence_of(each.place))]",
+        "]",
+        ("tests/sinks/refused/test_refused_rows.py",),
+    ),
+    Mutant(
+        "a change is redriven twice",
+        "sinks/postgres/redriving.py",
+        "    return [offset in found for offset in offsets]\n",
+        "    return [False for offset in offsets]\n",
+        ("tests/sinks/refused/test_refused_changes.py",),
+    ),
+    Mutant(
+        "a change passes one of its row that is refused in the same batch",
+        "sinks/postgres/apart.py",
+        "        rows = aside.free(records, waiting.pop())\n",
+        "        rows = waiting.pop()\n",
+        ("tests/sinks/refused/test_refused_changes.py",),
+    ),
+    Mutant(
+        "a watermark passes letters that the next epoch does not know",
+        "sinks/postgres/sink.py",
+        '            failpoint("apart.after_letters")\n            self._look()\n',
+        '            failpoint("apart.after_letters")\n',
+        ("tests/sinks/refused/test_deaths.py",),
+    ),
+    Mutant(
+        "a replay goes to a place that another has written to",
+        "streams/replay/places.py",
+        "    if taken:\n",
+        "    if not taken and taken:\n",
+        ("tests/streams/test_replay_places.py",),
+    ),
+    Mutant(
+        "delivery goes past letters that are not durable",
+        "sinks/queue/sink.py",
+        "            self._letters.settle()\n",
+        "",
+        ("tests/sinks/queue/test_dead_letter.py",),
+    ),
+    Mutant(
         "a zombie's letter counts",
         "sinks/queue/dead_letter.py",
         " if not _is_zombies(name, floors)]",
         "]",
+        ("tests/streams/test_queue.py",),
+    ),
+    Mutant(
+        "a zombie redrives what its successor has redriven",
+        "sinks/queue/dead_letter.py",
+        "a successor has sent.\n            self._fence.check()\n",
+        "a successor has sent.\n            pass\n",
+        ("tests/streams/test_queue.py",),
+    ),
+    Mutant(
+        "a redrive is one piece, however small the window",
+        "sinks/queue/redrive.py",
+        "min(_LETTERS_AT_ONCE, window.message_count)",
+        "_LETTERS_AT_ONCE",
+        ("tests/streams/test_queue.py",),
+    ),
+    Mutant(
+        "a zombie sends a second window behind a frontier that came late",
+        "sinks/queue/progress.py",
+        "would be a second window.\n        self._fence.check()\n",
+        "would be a second window.\n",
         ("tests/streams/test_queue.py",),
     ),
     Mutant(
@@ -115,8 +185,8 @@ SINK_MUTANTS: Final = (
     Mutant(
         "a zombie forgets the request of another replay",
         "streams/replay/requests.py",
-        "        fence.check()\n",
-        "",
+        "        fence.check()\n        StreamRecord",
+        "        StreamRecord",
         ("tests/streams/test_replay_zombies.py",),
     ),
     Mutant(
@@ -159,6 +229,13 @@ SINK_MUTANTS: Final = (
         "sinks/queue/kinesis.py",
         "} if name == sent_for:",
         "} if name:",
+        ("tests/sinks/queue/test_conformance.py",),
+    ),
+    Mutant(
+        "what a load brings anew is taken for what the one before has sent",
+        "sinks/queue/message.py",
+        'return f"{event_id}@{batch}@{replay}"',
+        'return f"{event_id}@{replay}"',
         ("tests/sinks/queue/test_conformance.py",),
     ),
     Mutant(

@@ -449,7 +449,8 @@ def test_f030_death_before_any_effect_leaves_a_log_that_reads_the_same() -> None
 
 
 POINTS = [
-    f"compaction.{when}" for when in ("before_part", "after_part", "before_base", "after_base")
+    *("compaction.before_part", "compaction.after_part"),
+    *("compaction.before_base", "compaction.after_base"),
 ]
 
 

@@ -25,6 +25,8 @@ from tailrace.sinks.delta.spark import SparkEngine
 from tailrace.sinks.delta.target import Target
 from tailrace.sinks.memory import MemorySink
 from tailrace.sinks.postgres import PostgresOptions, PostgresSink
+from tailrace.sinks.queue.letter import LetterLimits
+from tailrace.storage import Store
 from tests.server import Database
 
 QUIET: Final = DeltaOptions(compact_after=0)
@@ -141,9 +143,18 @@ class PostgresHarness:
 
     locks = True
 
-    def __init__(self, database: Database, mode: Mode = Mode.UPSERT) -> None:
+    def __init__(
+        self,
+        database: Database,
+        mode: Mode = Mode.UPSERT,
+        *,
+        store: Store | None = None,
+        limits: LetterLimits | None = None,
+    ) -> None:
+        """With a store for dead letters, those of the stream `lake`."""
         self.database = database
-        self.options = PostgresOptions(database.dsn, mode=mode)
+        self.options = PostgresOptions(database.dsn, mode=mode, letters=limits or LetterLimits())
+        self._store = store
         self._sinks: list[PostgresSink] = []
         self._sink = self.open()
 
@@ -152,7 +163,7 @@ class PostgresHarness:
         return self._sink
 
     def open(self) -> PostgresSink:
-        self._sinks.append(PostgresSink(self.options))
+        self._sinks.append(PostgresSink(self.options, store=self._store, stream="lake"))
         return self._sinks[-1]
 
     def rows(self, relation: Relation) -> list[tuple[object, ...]]:
@@ -192,6 +203,7 @@ class Together:
         self.prepare = sink.prepare
         self.load = sink.load
         self.committed = sink.committed
+        self.occupied = sink.occupied
         self.close = sink.close
         self.holds = sink.holds
 

@@ -4,8 +4,10 @@ kills it on the way. Told again from its beginning, the story ends in the same r
 
 from __future__ import annotations
 
+import json
+
 from tailrace.model import PgType
-from tailrace.sinks import Sink
+from tailrace.sinks import Sink, open_sink
 from tailrace.sinks.delta import DeltaOptions, DeltaSink, EmbeddedEngine, Mode
 from tests.sinks.source import Source, batch_of, load_of
 
@@ -48,5 +50,12 @@ def main(lake: str, mode: str) -> None:
     """Tell it to a lake, in a mode."""
     options = DeltaOptions(mode=Mode(mode), compact_after=18)
     sink = DeltaSink(lake, engine=EmbeddedEngine(), options=options)
+    tell(sink)
+    sink.close()
+
+
+def tell_to(options: str) -> None:
+    """Tell it to the sink that has these options."""
+    sink = open_sink(json.loads(options))
     tell(sink)
     sink.close()

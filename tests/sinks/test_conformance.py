@@ -36,6 +36,9 @@ def test_prepared_table_exists_without_rows(harness: Harness) -> None:
     harness.sink.prepare(relation())
     assert harness.rows(relation()) == []
     assert harness.sink.committed("lake", [relation()]) == {}
+    assert harness.sink.occupied([relation()]) == set()
+    filled(harness)
+    assert harness.sink.occupied([relation()]) == {"public.orders"}
 
 
 def test_rows_follow_the_source_from_batch_to_batch(harness: Harness) -> None:

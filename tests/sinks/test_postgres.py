@@ -17,7 +17,7 @@ from tailrace.errors import SchemaError, SinkError
 from tailrace.model import Lsn, NamedType, PgType, Relation
 from tailrace.postgres.copy_out import copy_out
 from tailrace.postgres.session import connect
-from tailrace.sinks import Load
+from tailrace.sinks import Batch, Load
 from tailrace.sinks.columns import Mode
 from tailrace.sinks.postgres import PostgresOptions, PostgresSink, sessions
 from tailrace.sinks.postgres.check import check_target
@@ -235,7 +235,8 @@ def test_reader_sees_the_old_rows_until_a_load_is_whole(
     [
         *(("40P01", True), ("40001", True), ("55P03", True), ("08006", True), ("57P01", True)),
         *(("53300", True), ("23505", True), ("42P07", True)),
-        *(("22P02", False), ("42501", False), ("0A000", False), ("2BP01", False)),
+        *(("42501", True), ("25006", True), ("57P04", True), ("53400", True)),
+        *(("22P02", False), ("0A000", False), ("2BP01", False)),
     ],
 )
 def test_refusals_pass_or_need_a_person(state: str, retry: bool) -> None:
@@ -320,7 +321,45 @@ def test_check_names_the_rights_that_are_missing(copy: PostgresHarness) -> None:
     assert len(fixes) == 3 and all(map(str.startswith, fixes, wanted))
     with closing(PostgresSink(options)) as sink, pytest.raises(SinkError) as caught:
         sink.prepare(relation())
-    assert not caught.value.retry and "tailrace check" in caught.value.hint
+    assert caught.value.retry and "tailrace check" in caught.value.hint
+
+
+def _refused(sink: PostgresSink, batch: Batch) -> str:
+    """How a batch is refused that is to be tried again: what is said, and what to see to."""
+    with pytest.raises(SinkError) as caught:
+        sink.write(batch)
+    assert caught.value.retry and caught.value.hint.endswith("delivery then goes on by itself")
+    return f"{caught.value} ({caught.value.hint})"
+
+
+def test_f098_database_that_lets_nobody_in_is_asked_again_and_takes_the_batch_when_it_is_cured(
+    copy: PostgresHarness,
+) -> None:
+    source = filled(copy)
+    source.update(1, n=10)
+    batch, name = batch_of(2, source.take()), sql.Identifier(copy.database.name)
+    away = make_conninfo(copy.database.dsn, user="clerk")
+    with (
+        copy.database.server.connect() as admin,
+        copy.database.connect() as owner,
+        closing(PostgresSink(replace(copy.options, dsn=away))) as sink,
+    ):
+        assert "role clerk does not exist" in _refused(sink, batch)
+        admin.execute("CREATE ROLE clerk NOLOGIN")
+        assert "does not let role clerk in" in _refused(sink, batch)
+        admin.execute("ALTER ROLE clerk LOGIN")
+        assert "42501" in (told := _refused(sink, batch)) and "tailrace check" in told
+        owner.execute(
+            "GRANT USAGE ON SCHEMA tailrace_sink TO clerk;"
+            "GRANT ALL ON ALL TABLES IN SCHEMA tailrace_sink TO clerk; GRANT ALL ON orders TO clerk"
+        )
+        owner.close()
+        copy.close()
+        admin.execute(sql.SQL("ALTER DATABASE {} RENAME TO elsewhere").format(name))
+        assert "does not exist at" in _refused(sink, batch)
+        admin.execute(sql.SQL("ALTER DATABASE elsewhere RENAME TO {}").format(name))
+        sink.write(batch)
+    assert copy.rows(source.relation) == source.expected()
 
 
 def test_oldest_server_at_hand_takes_it_all(source_servers: Servers) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 
 import pyarrow as pa
 
@@ -46,6 +47,7 @@ class Run:
         selection: Selection = EVERYTHING,
         log: Store | None = None,
         fence: Fence | None = None,
+        turn: AbstractContextManager[object] | None = None,
     ) -> None:
         told, writer = tuple(patterns), secrets.token_hex(8)
         self._again: Callable[[], Run] = lambda: Run(
@@ -57,6 +59,7 @@ class Run:
             selection=selection,
             log=log,
             fence=fence,
+            turn=turn,
         )
         record = StreamRecord(store, stream, fence)
         at = resume(record, Reader(store), patterns=told, writer=writer, selection=str(selection))
@@ -68,6 +71,7 @@ class Run:
             writer=writer,
             selection=selection,
             bases=lambda: newest_bases(store),
+            turn=turn,
         )
         load_due(
             self.delivery,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Iterable
-from contextlib import closing
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from tailrace.log.epochs import Fence, take_epoch
@@ -43,6 +43,7 @@ class Replayed:
     open_other_sink: Callable[[str, str], Sink] | None = None
     before_batch: Callable[[], None] = lambda: None
     fence: Fence | None = None
+    turn: AbstractContextManager[object] = field(default_factory=threading.Lock)
 
     @property
     def replays(self) -> Replays:
@@ -62,6 +63,7 @@ class Replayed:
                 changes_max=self.changes_max,
                 selection=self.selection,
                 fence=self.fence,
+                turn=self.turn,
             ).to_end()
 
     def ask(
@@ -88,10 +90,8 @@ class Replayed:
         self.replays.ask(request)
         return request
 
-    def serve(self) -> Outcome:
-        """What a pipeline does with the request that is there; what became of it."""
-        request = self.replays.current(STREAM)
-        assert request is not None
+    def lookout(self) -> ReplayLookout:
+        """What a pipeline has for the replays of the stream."""
         stream = Stream(
             STREAM,
             ["public.*"],
@@ -100,9 +100,14 @@ class Replayed:
             selection=self.selection,
             open_other_sink=self.open_other_sink,
         )
-        replaying = Replaying(stream, self.store, threading.Lock(), self._read)
-        fence = self.fence or Fence(self.store, STREAM, 0)
-        ReplayLookout(self.store, STREAM, replaying).serve(request, fence)
+        replaying = Replaying(stream, self.store, self.turn, self._read)
+        return ReplayLookout(self.store, STREAM, replaying)
+
+    def serve(self) -> Outcome:
+        """What a pipeline does with the request that is there; what became of it."""
+        request = self.replays.current(STREAM)
+        assert request is not None
+        self.lookout().serve(request, self.fence or Fence(self.store, STREAM, 0))
         outcome = self.replays.outcome(request)
         assert outcome is not None
         return outcome

@@ -34,9 +34,12 @@ class RunningPipeline:
         directory: Path,
         *streams: Stream,
         control: Control | None = None,
+        stays: bool = False,
     ) -> None:
         work_dir = directory / "work"
-        self.pipeline = Pipeline(streams, spark, store, work_dir=work_dir, control=control)
+        self.pipeline = Pipeline(
+            streams, spark, store, work_dir=work_dir, control=control, stays=stays
+        )
         self.error: BaseException | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="test-pipeline")
@@ -53,6 +56,11 @@ class RunningPipeline:
     ) -> None:
         self.stop()
         self._thread.join()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._thread.is_alive()
 
     def stop(self) -> None:
         """Tell it to stop."""
@@ -113,6 +121,9 @@ class BadSink:
 
     def committed(self, stream: str, relations: Iterable[Relation]) -> dict[str, int]:
         return self._sink.committed(stream, relations)
+
+    def occupied(self, relations: Iterable[Relation]) -> set[str]:
+        return self._sink.occupied(relations)
 
     def close(self) -> None:
         self._sink.close()

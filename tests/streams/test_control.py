@@ -11,13 +11,23 @@ from typing import Final
 
 import psycopg
 import pytest
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.json import Jsonb
 
 from tailrace.control.schema import migrate
 from tailrace.control.stream_reports import Tally
-from tailrace.control.streams import Definition, Origin, Status, declare, read_streams, reporting
+from tailrace.control.streams import (
+    STREAMS_CHANNEL,
+    Definition,
+    Origin,
+    Status,
+    declare,
+    read_streams,
+    reporting,
+)
 from tailrace.errors import ConfigError, OffsetOutOfRange, SinkError
+from tailrace.log import layout
 from tailrace.log.retention import reader_positions
 from tailrace.log.wanted import SLOT_LOST, WantedBase, want_base
 from tailrace.model import Lsn, Offset
@@ -25,7 +35,7 @@ from tailrace.postgres.lock_session import LockSession
 from tailrace.postgres.session import connect
 from tailrace.sinks.memory import MemorySink
 from tailrace.storage import MemoryStore, Store
-from tailrace.streams import Stream, StreamState, observing
+from tailrace.streams import Stream, StreamState, control, observing
 from tailrace.streams.control import Control
 from tailrace.streams.delivery import Delivered
 from tailrace.streams.kept_roster import Kept
@@ -58,11 +68,11 @@ class FakePlace:
 class Node:
     """A pipeline's control, without the pipeline."""
 
-    def __init__(self, dsn: str, store: Store, *declared: Kept) -> None:
+    def __init__(self, dsn: str, store: Store, *declared: Kept, sender_timeout_s: int = 5) -> None:
         self.dsn = dsn
         self.places: list[FakePlace] = []
         self.control = Control(
-            lambda: LockSession(self.dsn, sender_timeout_s=5),
+            lambda: LockSession(self.dsn, sender_timeout_s=sender_timeout_s),
             store,
             source=SOURCE,
             declared=declared,
@@ -110,12 +120,17 @@ def running(*nodes: Node) -> Iterator[None]:
         yield
 
 
-def test_what_sql_wishes_is_noticed_within_two_seconds(
-    database: Database, conn: psycopg.Connection, store: Store
+def test_what_sql_wishes_is_noticed_by_a_word(
+    database: Database, conn: psycopg.Connection, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = Node(database.dsn, store)
+    # Who only reads the table now and then would notice none of it while this test lasts.
+    monkeypatch.setattr(control, "TURN_S", 120.0)
+    node = Node(database.dsn, store, sender_timeout_s=120)
+
+    def note() -> object:
+        return read_streams(conn, SOURCE)[0].state["replay_note"]
+
     with running(node):
-        began = time.monotonic()
         conn.execute(INSERT, ("orders", ["public.orders"], Jsonb({"type": "memory"})))
         wait_until(lambda: node.leads("orders"))
         first = node.wish("orders")
@@ -127,12 +142,35 @@ def test_what_sql_wishes_is_noticed_within_two_seconds(
         changed = node.wish("orders")
         assert changed is not None and changed.stream is not None
         assert changed.stream.tables == ("shop.*",) and changed.revision > first.revision
+        conn.execute("UPDATE tailrace.streams SET replay_from_ts = now() - interval '1 minute'")
+        wait_until(lambda: str(note()).startswith("asked as "))
         conn.execute("UPDATE tailrace.streams SET \"where\" = 'bad'")
         wait_until(lambda: (wish := node.wish("orders")) is not None and wish.error is not None)
         conn.execute("DELETE FROM tailrace.streams")
         wait_until(lambda: node.wish("orders") is None)
-        # Five changes, each noticed by a word: polling alone would take a second for each.
-        assert time.monotonic() - began < 10.0
+        # A last word, so that it does not sleep on when it is told to stop.
+        monkeypatch.undo()
+        conn.execute(INSERT, ("orders", ["public.orders"], Jsonb({"type": "memory"})))
+        wait_until(lambda: node.leads("orders"))
+
+
+def test_what_sql_wishes_is_noticed_although_no_word_of_it_comes(
+    database: Database, conn: psycopg.Connection, store: Store
+) -> None:
+    conn.execute("ALTER TABLE tailrace.streams DISABLE TRIGGER tell_made")
+    conn.execute("ALTER TABLE tailrace.streams DISABLE TRIGGER tell_changed")
+    conn.execute(sql.SQL("LISTEN {}").format(sql.Identifier(STREAMS_CHANNEL)))
+    node = Node(database.dsn, store)
+    with running(node):
+        conn.execute(INSERT, ("orders", ["public.orders"], Jsonb({"type": "memory"})))
+        wait_until(lambda: node.leads("orders"))
+        conn.execute("UPDATE tailrace.streams SET replay_from_ts = now() - interval '1 minute'")
+        wait_until(lambda: read_streams(conn, SOURCE)[0].state["replay_note"] is not None)
+        conn.execute("UPDATE tailrace.streams SET paused = true")
+        wait_until(lambda: (wish := node.wish("orders")) is not None and wish.is_paused)
+        conn.execute("DELETE FROM tailrace.streams")
+        wait_until(lambda: node.wish("orders") is None)
+    assert not list(conn.notifies(timeout=0)), "nobody was told"
 
 
 def test_a_stream_that_sql_deletes_is_ended_also_if_no_pipeline_runs(
@@ -328,6 +366,45 @@ def test_a_replay_that_is_asked_for_in_sql_is_taken_up(
     with running(Node(database.dsn, store, LAKE)):
         conn.execute("UPDATE tailrace.streams SET replay_from_ts = now() - interval '1 minute'")
         wait_until(lambda: read_streams(conn, SOURCE)[0].state["replay_note"] is not None)
+
+
+@pytest.mark.parametrize("time", ["-infinity", "infinity", "0044-03-15 BC", "20000-01-01"])
+def test_f065_a_time_that_python_cannot_read_is_refused_and_holds_up_nothing(
+    database: Database, conn: psycopg.Connection, store: Store, time: str
+) -> None:
+    for name in ("odd", "orders"):
+        conn.execute(INSERT, (name, ["public.orders"], Jsonb({"type": "memory"})))
+    # As a row of before it was looked for, or of who goes round the trigger.
+    conn.execute("ALTER TABLE tailrace.streams DISABLE TRIGGER check_stream")
+    odd = "UPDATE tailrace.streams SET replay_from_ts = %s, created_at = %s WHERE name = 'odd'"
+    conn.execute(odd, (time, time))
+    conn.execute("ALTER TABLE tailrace.streams ENABLE TRIGGER check_stream")
+    first, second = Node(database.dsn, store), Node(database.dsn, store)
+
+    def note() -> str:
+        return str(read_streams(conn, SOURCE)[0].state["replay_note"])
+
+    with running(first, second):
+        wait_until(lambda: first.leads("orders") and first.leads("odd"))
+        wait_until(lambda: note().startswith("refused: ") and "available_from_ts" in note())
+        assert read_streams(conn, SOURCE)[0].replay_from_ts is None
+        first.control.stop()
+        wait_until(lambda: second.leads("orders") and second.leads("odd"))
+
+
+def test_a_request_of_one_stream_that_cannot_be_read_holds_up_no_replay_of_another(
+    database: Database, conn: psycopg.Connection, store: Store
+) -> None:
+    for name in ("bad", "orders"):
+        conn.execute(INSERT, (name, ["public.orders"], Jsonb({"type": "memory"})))
+    with reporting(conn):
+        conn.execute("UPDATE tailrace.streams SET replay_note = 'asked as 20260101T000000-1'")
+        conn.execute("UPDATE tailrace.streams SET replay_note = NULL WHERE name = 'orders'")
+    store.put_new(layout.replay_key("bad"), b"{}")
+    ask = "UPDATE tailrace.streams SET replay_from_ts = now() - interval '1 minute'"
+    with running(Node(database.dsn, store)):
+        conn.execute(ask)
+        wait_until(lambda: read_streams(conn, SOURCE)[1].state["replay_note"] is not None)
 
 
 def test_f083_a_pooler_is_not_taken_for_postgres(

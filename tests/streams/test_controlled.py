@@ -8,6 +8,8 @@ from typing import Final
 
 import psycopg
 import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
 from psycopg.types.json import Jsonb
 from pyspark.sql import SparkSession
 
@@ -18,12 +20,14 @@ from tailrace.log.epochs import newest_fence, take_epoch
 from tailrace.log.retention import reader_positions
 from tailrace.postgres.lock_session import LockSession
 from tailrace.postgres.session import connect
+from tailrace.sinks import open_sink
 from tailrace.sinks.memory import MemorySink
 from tailrace.streams import Stream
 from tailrace.streams.control import Control
 from tailrace.streams.kept_roster import Kept
 from tests.capture.running import wait_until
-from tests.server import Database
+from tests.s3 import make_bucket, s3_server
+from tests.server import Database, Server
 from tests.spark.made_log import MadeLog, Table
 from tests.streams.by_hand import rows_of
 from tests.streams.running import PATIENCE_S, BadSink, RunningPipeline, lake_rows, lake_stream
@@ -117,6 +121,91 @@ def test_f106_streams_of_sql_begin_pause_resume_stop_and_end_each_on_its_own(
         wait_until(lambda: "lake" not in reader_positions(log.store), patience_s=PATIENCE_S)
     assert run.error is None
     assert delivered()
+
+
+def test_f106_pipeline_outlives_its_only_stream_and_takes_it_up_when_it_is_resumed(
+    spark: SparkSession,
+    log: MadeLog,
+    database: Database,
+    conn: psycopg.Connection,
+    tmp_path: Path,
+) -> None:
+    memory = MemorySink()
+    odd = BadSink(memory, SinkError("somebody has altered the table"))
+    table = Table()
+    log.insert(table, 1, 10)
+    control = _control(
+        database, log, lambda kept: Stream(kept.name, kept.definition.tables, lambda _: odd)
+    )
+    conn.execute(INSERT, ("only", Jsonb({"type": "memory"})))
+    with RunningPipeline(spark, log.store, tmp_path, control=control) as run:
+        reason = "somebody has altered the table"
+        wait_until(lambda: _row(conn, "only").reason == reason, patience_s=PATIENCE_S)
+        assert _row(conn, "only").status is Status.STOPPED
+        log.insert(table, 11, 5)
+        odd.times = 0
+        conn.execute("UPDATE tailrace.streams SET paused = false WHERE name = 'only'")
+        wait_until(lambda: len(rows_of(memory)) == 15, patience_s=PATIENCE_S)
+    assert run.error is None
+
+
+def test_f098_streams_wait_for_a_right_and_for_a_bucket_and_catch_up_by_themselves(
+    spark: SparkSession,
+    log: MadeLog,
+    database: Database,
+    postgres: Server,
+    conn: psycopg.Connection,
+    tmp_path: Path,
+) -> None:
+    table, bucket = Table(), tmp_path.name.replace("_", "-")[-60:].strip("-")
+    log.insert(table, 1, 10)
+    with (
+        s3_server() as endpoint,
+        postgres.database() as place,
+        place.connect() as target,
+    ):
+        target.execute("CREATE ROLE clerk LOGIN")
+        sinks: dict[str, dict[str, object]] = {
+            "copy": {"type": "postgres", "dsn": make_conninfo(place.dsn, user="clerk")},
+            "files": {"type": "parquet", "path": f"s3://{bucket}/changes"},
+        }
+
+        def make(kept: Kept) -> Stream:
+            tables, told = kept.definition.tables, sinks[kept.name]
+            return Stream(kept.name, tables, lambda _: open_sink(told))
+
+        def comes(name: str, status: Status, *words: str) -> None:
+            def is_so() -> bool:
+                row = _row(conn, name)
+                return row.status is status and all(word in (row.reason or "") for word in words)
+
+            wait_until(is_so, patience_s=PATIENCE_S)
+
+        for name in sinks:
+            conn.execute(INSERT, (name, Jsonb({"type": "memory"})))
+        with RunningPipeline(
+            spark, log.store, tmp_path, control=_control(database, log, make)
+        ) as run:
+            comes("copy", Status.FAILOVER, "42501", "tailrace check", "goes on by itself")
+            comes("files", Status.FAILOVER, "NoSuchBucket", "make the bucket", "goes on by itself")
+            rights = sql.SQL(
+                "GRANT CREATE ON DATABASE {} TO clerk;GRANT CREATE, USAGE ON SCHEMA public TO clerk"
+            )
+            target.execute(rights.format(sql.Identifier(place.name)))
+            make_bucket(endpoint, bucket)
+            run.wait_for(log.end, *sinks)
+            target.execute("ALTER ROLE clerk NOLOGIN")
+            target.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'clerk'"
+            )
+            log.insert(table, 11, 5)
+            comes("copy", Status.FAILOVER, "does not let role clerk in", "goes on by itself")
+            target.execute("ALTER ROLE clerk LOGIN")
+            run.wait_for(log.end, *sinks)
+            for name in sinks:
+                comes(name, Status.HEALTHY)
+            assert target.execute("SELECT count(*) FROM orders").fetchone() == (15,)
+        assert run.error is None
 
 
 def test_f082_a_stream_that_another_takes_is_left_to_it_and_taken_back_with_the_lock(

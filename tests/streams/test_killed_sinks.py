@@ -9,15 +9,14 @@ from contextlib import closing
 from pathlib import Path
 
 import psycopg
-import pytest
-from moto.server import ThreadedMotoServer
 
 from tailrace.sinks import open_sink
 from tailrace.storage import FileStore
 from tests import nursery
 from tests.capture.running import wait_until
 from tests.server import Database
-from tests.sinks.queue.servers import Gate, KinesisQueue, Queue, webhook
+from tests.sinks.queue.moto_server import any_keys, moto_server
+from tests.sinks.queue.servers import KinesisQueue, Queue, webhook
 from tests.spark.made_log import MadeLog, Table
 from tests.streams import killed_sink
 from tests.streams.test_queue import events
@@ -70,21 +69,15 @@ def test_f081_f097_killed_webhook_process_repeats_at_most_a_window(tmp_path: Pat
 
 
 def test_f081_f097_killed_kinesis_process_repeats_nothing_that_arrived(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    for name, value in {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    assert server._server is not None
-    server._server.app = gate = Gate(server._server.app)
-    endpoint = "http://{}:{}".format(*server.get_host_and_port())
-    with closing(KinesisQueue(endpoint, gate)) as queue:
-        place = {"stream": queue.stream, "region": "us-east-1", "endpoint_url": endpoint}
-        options = {"type": "kinesis", **place, "window_count": WINDOW}
+    with (
+        any_keys(),
+        moto_server() as (endpoint, gate),
+        closing(KinesisQueue(endpoint, gate)) as queue,
+    ):
+        options = {"type": "kinesis", **queue.options(), "window_count": WINDOW}
         check_queue(queue, options, tmp_path, repeated=0)
-    server.stop()
 
 
 def test_f081_f104_killed_postgres_process_applies_each_batch_once(

@@ -124,6 +124,20 @@ def test_f106_failing_sink_stops_its_own_stream_alone(
     assert rows_of(memory) == orders.rows
 
 
+@pytest.mark.parametrize("stays", [False, True])
+def test_f106_pipeline_ends_with_its_last_stream_unless_it_is_to_stay(
+    spark: SparkSession, log: MadeLog, orders: Table, tmp_path: Path, stays: bool
+) -> None:
+    bad = stream(STREAM, BadSink(MemorySink(), SinkError("access denied")))
+    with RunningPipeline(spark, log.store, tmp_path, bad, stays=stays) as at_work:
+        at_work.wait_for_stop(STREAM)
+        if stays:
+            time.sleep(pipeline.POLL_S * 10)
+            assert at_work.is_alive
+        else:
+            wait_until(lambda: not at_work.is_alive, patience_s=PATIENCE_S)
+
+
 def test_passing_failure_is_tried_again_until_it_has_passed(
     spark: SparkSession, log: MadeLog, orders: Table, tmp_path: Path
 ) -> None:
@@ -268,6 +282,52 @@ def test_sink_that_hangs_does_not_hold_up_the_stop(
     assert at_work.error is None
     sink.let_go.set()
     wait_until(lambda: sink.is_closed, patience_s=PATIENCE_S)
+
+
+class _StuckSink(MemorySink):
+    """Refuses what it is given, and does not come to its end until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go = threading.Event()
+
+    def write(self, batch: Batch) -> None:
+        raise SinkError("no such bucket")
+
+    def close(self) -> None:
+        assert self.let_go.wait(PATIENCE_S)
+
+
+def test_f106_sinks_that_hang_hold_up_neither_other_streams_nor_the_stop(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "STOP_S", 0.1)
+    log, slow, stuck = (
+        MadeLog(FileStore(tmp_path / "log"), has_bases=False),
+        _SlowSink(),
+        _StuckSink(),
+    )
+    sink, orders, items = WatchedSink(), Table(), Table(ITEMS)
+    log.base_of(orders)
+    log.insert(orders, 1)
+    streams = [stream("slow", slow), stream("stuck", stuck), stream("lake", sink)]
+    with RunningPipeline(spark, log.store, tmp_path, *streams) as at_work:
+        assert slow.is_writing.wait(PATIENCE_S)
+        at_work.wait_for_stop("stuck")
+        at_work.wait_for(log.end, "lake")
+        for key in (2, 3, 4):
+            # Each time a base that the slow one is to load as well, once its batch is delivered.
+            log.insert(orders, key)
+            items.by_key = {key: (key, "told by no change")}
+            log.base_of(items)
+            _wait_for_rows(sink, items)
+    assert str(at_work.error) == "no such bucket"
+    assert not slow.is_closed, "left to itself"
+    slow.let_go.set()
+    stuck.let_go.set()
+    wait_until(lambda: slow.is_closed, patience_s=PATIENCE_S)
+    # What its query had handed over by then, which may be one more, is delivered.
+    assert rows_of(slow) in (orders.rows[:1], orders.rows[:2])
 
 
 def test_f022_bases_that_appear_while_a_stream_runs_are_loaded(

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from psycopg.types.json import Jsonb
 
+from tailrace.cli.replay_bar import facts
 from tailrace.control.schema import migrate
-from tailrace.control.streams import StreamRow, read_streams
+from tailrace.control.streams import StreamRow, read_streams, reporting
+from tailrace.errors import SinkError
+from tailrace.log import layout
+from tailrace.log.epochs import take_epoch
 from tailrace.postgres.session import Connection, connect
 from tailrace.sinks.memory import MemorySink
-from tailrace.storage import MemoryStore
 from tailrace.streams.replay.by_sql import ReplaysBySql
 from tailrace.streams.replay.request import to_time
+from tests.nursery import die
 from tests.server import Database
 from tests.spark.made_log import MadeLog, Table
+from tests.streams import killed_replay
+from tests.streams.killed_replay import SOURCE
 from tests.streams.replaying import STREAM, Replayed, time_of
 
-SOURCE = "tailrace_main"
 ASK = "UPDATE tailrace.streams SET replay_from_ts = %s, replay_to_ts = %s WHERE name = %s"
 
 
@@ -53,8 +59,8 @@ class Operator:
 
 
 @pytest.fixture
-def operator(database: Database) -> Iterator[Operator]:
-    log, table, sink = MadeLog(MemoryStore()), Table(), MemorySink()
+def operator(database: Database, log: MadeLog) -> Iterator[Operator]:
+    table, sink = Table(), MemorySink()
     for key in range(1, 5):
         log.insert(table, key)
     flow = Replayed(log.store, lambda _: sink)
@@ -90,6 +96,32 @@ def test_window_is_taken_up_watched_and_cleared(operator: Operator) -> None:
     assert operator.note.startswith("done: 3 changes")
     operator.turn()
     assert operator.flow.replays.current(STREAM) is None
+
+
+def test_f105_failure_that_is_tried_again_is_told_until_the_replay_gets_on(
+    operator: Operator,
+) -> None:
+    flow, told = operator.flow, []
+    flow.changes_max = 1
+
+    def fail_once() -> None:
+        operator.turn()
+        progress = flow.replays.progress(STREAM)
+        assert progress is not None
+        told.append(("the sink is away (wait for it)" in operator.note, facts(progress)))
+        if len(told) == 1:
+            raise SinkError("the sink is away", hint="wait for it", retry=True)
+
+    flow.before_batch = fail_once
+    operator.ask(1, 2)
+    operator.turn()
+    assert flow.serve().state == "done"
+    assert told == [
+        (False, "0 changes"),
+        (True, "0 changes, tried again: the sink is away (wait for it)"),
+        (False, "1 changes"),
+    ]
+    assert not flow.store.list(f"{layout.replay_prefix(STREAM)}trouble/")
 
 
 def test_window_that_is_cleared_is_cancelled(operator: Operator) -> None:
@@ -144,18 +176,26 @@ def test_f105_request_beside_one_of_the_command_is_refused(operator: Operator) -
     assert "in the future" in operator.note and operator.is_clear()
 
 
-def test_f081_death_between_the_note_and_the_request_replays_once(operator: Operator) -> None:
+@pytest.mark.parametrize(
+    "step", ["replay.after_note", "replay.after_ask", "replay.before_told", "replay.after_told"]
+)
+def test_f081_process_killed_at_any_step_of_a_wish_is_followed_by_one_that_replays_it_once(
+    operator: Operator, database: Database, tmp_path: Path, step: str
+) -> None:
+    flow = operator.flow
     operator.ask(1, 2)
-    operator.turn()
-    first = operator.flow.replays.current(STREAM)
-    operator.flow.store.delete([f"replays/{STREAM}/request.json"])
-    operator.turn()
-    again = operator.flow.replays.current(STREAM)
-    assert first is not None and again is not None and again.id == first.id
-    operator.flow.serve()
-    # Whoever takes over finds it done.
-    ReplaysBySql(operator.flow.store, SOURCE).follow(operator.conn, operator.row)
-    assert operator.note.startswith("done: 2 changes")
+    if step.endswith("_told"):
+        operator.turn()
+        flow.serve()
+    told = (flow.store.url, database.dsn)
+    die(killed_replay.follow, *told, failpoint=step, output=tmp_path / "output.txt")
+    # Whoever takes over finds it as it was left: taken up, asked for, done or told.
+    for _ in range(3):
+        operator.turn()
+        if flow.replays.current(STREAM) is not None:
+            flow.serve()
+    assert operator.is_clear() and operator.note.startswith("done: 2 changes")
+    assert len(flow.store.list(f"replays/{STREAM}/done/")) == 1
 
 
 def test_f105_window_that_is_moved_to_the_future_before_it_was_asked_for_is_refused(
@@ -167,3 +207,65 @@ def test_f105_window_that_is_moved_to_the_future_before_it_was_asked_for_is_refu
     operator.conn.execute(ASK, (datetime.now(UTC) + timedelta(days=1), None, STREAM))
     operator.turn()
     assert "in the future" in operator.note and operator.is_clear()
+
+
+def test_f105_replay_of_a_paused_or_stopped_stream_says_that_it_waits(operator: Operator) -> None:
+    operator.conn.execute("UPDATE tailrace.streams SET paused = true")
+    operator.ask(1, 2)
+    operator.turn()
+    assert operator.note.startswith("asked as ")
+    assert operator.note.endswith("; waits until the stream is resumed")
+    # It keeps its id, and is carried out once.
+    operator.turn()
+    operator.conn.execute("UPDATE tailrace.streams SET paused = false")
+    operator.turn()
+    assert operator.note.endswith("waits until the stream is delivered again: it has stopped")
+    with reporting(operator.conn):
+        operator.conn.execute("UPDATE tailrace.streams SET status = 'healthy', reason = NULL")
+    operator.turn()
+    assert "waits" not in operator.note
+    operator.flow.serve()
+    operator.turn()
+    assert operator.is_clear() and operator.note.startswith("done: 2 changes")
+
+
+def test_replay_of_a_paused_stream_can_be_cancelled(operator: Operator) -> None:
+    operator.conn.execute("UPDATE tailrace.streams SET paused = true")
+    operator.ask(1, 2)
+    operator.turn()
+    operator.ask(None, None)
+    operator.turn()
+    assert operator.note.endswith("; cancelled; waits until the stream is resumed")
+    operator.flow.serve()
+    operator.turn()
+    assert operator.is_clear() and operator.note.startswith("cancelled: 0 changes")
+
+
+def test_f105_window_of_one_moment_has_what_was_committed_then(operator: Operator) -> None:
+    operator.ask(2, 2)
+    operator.turn()
+    operator.flow.serve()
+    operator.turn()
+    assert operator.note.startswith("done: 1 changes") and operator.is_clear()
+
+
+def test_request_that_cannot_be_read_ends_alone_and_is_asked_for_again(operator: Operator) -> None:
+    operator.ask(2, 3)
+    operator.turn()
+    key = layout.replay_key(STREAM)
+    operator.flow.store.delete([key])
+    operator.flow.store.put_new(key, b'{"id": 3}')
+    zombie = take_epoch(operator.flow.store, STREAM, node="stopped")
+    fence = take_epoch(operator.flow.store, STREAM, node="this")
+    operator.flow.lookout().step(0.0, zombie)
+    assert operator.flow.replays.last(STREAM) is None, "it is for another to say"
+    operator.flow.lookout().step(0.0, fence)
+    last = operator.flow.replays.last(STREAM)
+    assert last is not None and (last.state, last.change_count) == ("failed", 0)
+    assert "cannot be read" in last.note
+    # The row still asks for it, under the id that it was given.
+    operator.flow.fence = fence
+    operator.turn()
+    assert operator.flow.serve().state == "done"
+    operator.turn()
+    assert operator.is_clear() and operator.note.startswith("done: 2 changes")

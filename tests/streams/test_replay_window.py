@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from typing import NoReturn
 
 import pytest
@@ -13,6 +14,7 @@ from tailrace.log import Reader
 from tailrace.log.retention import RetentionPolicy, reader_positions, retain
 from tailrace.model import Offset, Relation
 from tailrace.sinks import Batch
+from tailrace.sinks.console import ConsoleSink
 from tailrace.sinks.memory import MemorySink
 from tailrace.storage import MemoryStore
 from tailrace.streams.record import StreamRecord
@@ -23,6 +25,7 @@ from tailrace.streams.replay.window import available
 from tests.log.faulty_store import Killed
 from tests.spark.made_log import MadeLog, Table
 from tests.streams.replaying import STREAM, Replayed, time_of
+from tests.streams.running import BadSink
 
 
 @pytest.fixture
@@ -131,6 +134,22 @@ def test_replay_ends_where_the_stream_is(log: MadeLog, flow: Replayed) -> None:
     log.insert(table, 9)
     outcome = flow.replay(time_of(4))
     assert outcome.change_count == 1 and "delivered anyway" in outcome.note
+
+
+def test_replay_leaves_out_the_batch_that_is_under_way(log: MadeLog) -> None:
+    table, out = Table(), StringIO()
+    sink = ConsoleSink(out)
+    log.insert(table, 1)
+    flow = Replayed(log.store, lambda _: sink)
+    flow.go_on()
+    log.insert(table, 2)
+    flow.open_sink = lambda _: BadSink(sink, Killed())
+    with pytest.raises(Killed):
+        flow.go_on()
+    flow.open_sink = lambda _: sink
+    outcome = flow.replay(time_of(1))
+    assert outcome.change_count == 1 and "delivered anyway" in outcome.note
+    assert "(replay" in out.getvalue()
 
 
 def test_table_and_key_must_be_the_streams(flow: Replayed) -> None:

@@ -16,7 +16,7 @@ from tailrace.cli.sink_sections import DeltaSink
 from tailrace.cli.verifying import sink_for_repairs
 from tailrace.sinks import Sink, open_sink
 from tailrace.spark.selection import EVERYTHING, Selection
-from tailrace.storage import FileStore, Store
+from tailrace.storage import FileStore, Store, open_store
 from tailrace.streams.record import StreamRecord
 from tailrace.verify.repair import Repairs
 from tailrace.verify.result import StreamResult, TableResult
@@ -71,12 +71,7 @@ class Flow:
         if there is a session.
         """
         described = DeltaSink.model_validate({"path": str(self.lake), **self.options})
-        with closing(sink_for_repairs(described, session)) as sink:
-            repairs = Repairs(STREAM, sink, StreamRecord(self.store, STREAM), self.selection)
-            subject = Subject(STREAM, str(self.lake), (), self.selection)
-            dsn = self.database.dsn
-            (result,) = Verification(dsn, self.store, subject, Watched(), repairs).run().tables
-        return result
+        return _repair(self.database.dsn, self.store, described, self.selection, session)
 
     def start(self) -> Run:
         """A run of the stream, which has loaded what is due."""
@@ -144,3 +139,22 @@ def flowing(
             capture.wait_until(lambda: all(is_published(connection, name) for name in names))
             store = FileStore(tmp_path / "log")
             yield Flow(database, store, tmp_path / "lake", capture, options, selection, session)
+
+
+def repair(dsn: str, log: str, lake: str) -> None:
+    """The same in a process of its own, for a test that kills it on the way."""
+    _repair(dsn, open_store(log), DeltaSink.model_validate({"path": lake}))
+
+
+def _repair(
+    dsn: str,
+    store: Store,
+    described: DeltaSink,
+    selection: Selection = EVERYTHING,
+    session: SparkSession | None = None,
+) -> TableResult:
+    with closing(sink_for_repairs(described, session)) as sink:
+        repairs = Repairs(STREAM, sink, StreamRecord(store, STREAM), selection)
+        subject = Subject(STREAM, described.path, (), selection)
+        (result,) = Verification(dsn, store, subject, Watched(), repairs).run().tables
+    return result

@@ -20,10 +20,10 @@ from tailrace.sinks.delta.target import Target
 from tailrace.spark.selection import Selection
 from tailrace.streams.record import StreamRecord
 from tailrace.verify import stream
-from tests.dying import dies_at
+from tests.nursery import die
 from tests.server import Database, older_version
 from tests.streams.by_hand import STREAM
-from tests.verify.flow import FILL, THINGS, Flow, Watched, flowing
+from tests.verify.flow import FILL, THINGS, Flow, Watched, flowing, repair
 
 
 def _plant(flow: Flow) -> None:
@@ -226,7 +226,10 @@ def test_a_repair_is_as_of_where_the_stream_stands(database: Database, tmp_path:
         assert flow.unlike() == []
 
 
-_KILLED = ["repair.before_fix", "repair.after_fix", "delta.after_commit", "repair.after_write"]
+_KILLED = [
+    *("repair.before_fix", "repair.after_fix", "repair.before_write"),
+    *("delta.after_commit", "repair.after_write"),
+]
 
 
 def _config(flow: Flow, directory: Path, **sink: object) -> Path:
@@ -243,7 +246,7 @@ def _config(flow: Flow, directory: Path, **sink: object) -> Path:
 
 def _killed(config: Path, failpoint: str) -> None:
     """Let the command die in a repair, as a process does."""
-    command = [sys.executable, "-m", "tailrace.cli.main", "verify", "--repair"]
+    command = [sys.executable, "-m", "tailrace.cli", "verify", "--repair"]
     environment = {**os.environ, "TAILRACE_FAILPOINT": failpoint}
     ended = subprocess.run(
         [*command, "--config", str(config)], env=environment, capture_output=True, timeout=300
@@ -253,13 +256,13 @@ def _killed(config: Path, failpoint: str) -> None:
 
 @pytest.mark.parametrize("failpoint", _KILLED)
 def test_killed_in_a_repair_the_stream_goes_on_and_nothing_is_lost(
-    database: Database, tmp_path: Path, failpoint: str, monkeypatch: pytest.MonkeyPatch
+    database: Database, tmp_path: Path, failpoint: str
 ) -> None:
     with flowing(database, tmp_path) as flow:
         flow.deliver(FILL)
         flow.lake_table().delete("id = 5")
-        with dies_at(failpoint, monkeypatch):
-            flow.repair()
+        told = (database.dsn, flow.store.url, str(flow.lake))
+        die(repair, *told, failpoint=failpoint, output=tmp_path / "output.txt")
         flow.deliver("UPDATE things SET label = 'after' WHERE id = 6")
         # Once its number is taken, a repair is delivered by whoever comes next.
         expected = ["5"] if failpoint == "repair.before_fix" else []

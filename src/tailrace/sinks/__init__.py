@@ -2,7 +2,7 @@
 type.
 """
 
-from tailrace.sinks.registry import open_sink
+from tailrace.sinks.registry import held_by, open_sink
 from tailrace.sinks.sink import Batch, Holds, Load, Sink
 
-__all__ = ["Batch", "Holds", "Load", "Sink", "open_sink"]
+__all__ = ["Batch", "Holds", "Load", "Sink", "held_by", "open_sink"]

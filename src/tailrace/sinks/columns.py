@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from tailrace.model import META_COLUMNS
 from tailrace.sinks.keys import Column
+from tailrace.sinks.sink import Holds
 
 ArrowField: TypeAlias = "pa.Field[Any]"
 
@@ -52,6 +53,18 @@ class Mode(StrEnum):
     UPSERT = "upsert"
     APPEND = "append"
     HISTORY = "history"
+
+    @property
+    def holds(self) -> Holds:
+        """The same, as a stream asks for it."""
+        return _HOLDS[self]
+
+
+_HOLDS: Final = {
+    Mode.UPSERT: Holds.ROWS,
+    Mode.APPEND: Holds.CHANGES,
+    Mode.HISTORY: Holds.VERSIONS,
+}
 
 
 def with_columns(rows: pa.Table, fields: tuple[ArrowField, ...], values: pa.Table) -> pa.Table:

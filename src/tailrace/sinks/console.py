@@ -57,6 +57,10 @@ class ConsoleSink:
         """Nothing is recorded."""
         return {}
 
+    def occupied(self, relations: Iterable[Relation]) -> set[str]:
+        """Nothing is held."""
+        return set()
+
     def close(self) -> None:
         """The writer is its owner's."""
 

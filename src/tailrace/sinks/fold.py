@@ -42,6 +42,9 @@ class Fold:
     `kept` gives, for a column, the upserts whose value is still the target's. `origins` has, row
     by row beside `upserts`, the key under which the target has that row; it matters only where
     something is kept.
+
+    `changed` and `erased` are the rows of the changes that decided about each upsert and delete,
+    `moved` the deletes of keys that an update has changed.
     """
 
     truncated: bool
@@ -49,6 +52,9 @@ class Fold:
     deletes: pa.Table
     origins: pa.Table
     kept: Mapping[str, Mask] = field(default_factory=dict)
+    changed: Rows = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    erased: Rows = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    moved: Mask = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
 
     @property
     def keeping(self) -> Rows:
@@ -64,7 +70,8 @@ def fold(changes: TableChanges) -> Fold:
     """
     relation = changes.relation
     require_key(relation)
-    truncated, rows = _after_truncate(changes.rows)
+    begin = _after_truncate(changes.rows)
+    truncated, rows = begin > 0, changes.rows.slice(begin)
     rows = with_own_texts(rows).combine_chunks()
     events = Events.of(rows, relation)
     last = events.last_of_each_key()
@@ -77,11 +84,19 @@ def fold(changes: TableChanges) -> Fold:
         upserts, origins, kept = Lineage.of(rows, events, relation).fill(upserts, final)
     # The target is emptied anyway.
     erased = np.empty(0, dtype=np.int64) if truncated else np.sort(last[gone])
-    return Fold(truncated, upserts, events.keys.take(events.key[erased]), origins, kept)
+    return Fold(
+        truncated,
+        upserts,
+        events.keys.take(events.key[erased]),
+        origins,
+        kept,
+        changed=begin + final,
+        erased=begin + events.row[erased],
+        moved=events.key[erased] >= rows.num_rows,
+    )
 
 
-def _after_truncate(rows: pa.Table) -> tuple[bool, pa.Table]:
+def _after_truncate(rows: pa.Table) -> int:
+    """The first row behind the last TRUNCATE; 0 if there is none."""
     truncates = np.flatnonzero(is_op(rows, Op.TRUNCATE))
-    if not len(truncates):
-        return False, rows
-    return True, rows.slice(int(truncates[-1]) + 1)
+    return int(truncates[-1]) + 1 if len(truncates) else 0

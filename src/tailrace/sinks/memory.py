@@ -92,6 +92,12 @@ class MemorySink:
             found = {name: self._tables[name].recorded for name in names if name in self._tables}
             return {name: record[stream] for name, record in found.items() if stream in record}
 
+    def occupied(self, relations: Iterable[Relation]) -> set[str]:
+        """Those with a record."""
+        names = [relation.qualified for relation in relations]
+        with self._lock:
+            return {name for name in names if name in self._tables and self._tables[name].recorded}
+
     def close(self) -> None:
         """Nothing to let go of."""
 

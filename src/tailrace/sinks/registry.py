@@ -11,15 +11,17 @@ from pyspark.sql import SparkSession
 
 from tailrace.errors import ConfigError
 from tailrace.sinks.console import ConsoleSink
-from tailrace.sinks.delta.opening import OPTIONS, open_delta
+from tailrace.sinks.delta.opening import OPTIONS, delta_mode, open_delta
 from tailrace.sinks.memory import MemorySink
 from tailrace.sinks.parquet.opening import OPTIONS as PARQUET_OPTIONS
 from tailrace.sinks.parquet.opening import open_parquet
+from tailrace.sinks.parquet.sink import ParquetSink
 from tailrace.sinks.postgres.opening import OPTIONS as POSTGRES_OPTIONS
-from tailrace.sinks.postgres.opening import open_postgres
+from tailrace.sinks.postgres.opening import open_postgres, postgres_mode
 from tailrace.sinks.queue import SENDERS, open_queue
 from tailrace.sinks.queue.options import OPTIONS as QUEUE_OPTIONS
-from tailrace.sinks.sink import Sink
+from tailrace.sinks.queue.sink import QueueSink
+from tailrace.sinks.sink import Holds, Sink
 from tailrace.storage import Store
 
 
@@ -50,10 +52,7 @@ def open_sink(
     are needed by those that keep something of the stream beside the log.
     """
     wanted = str(options.get("type", ""))
-    opener = _OPENERS.get(wanted)
-    if opener is None:
-        raise ConfigError(f"unknown sink type {wanted!r}", hint=f"one of {', '.join(_OPENERS)}")
-    open_it, known = opener
+    open_it, known, _ = _opener(wanted)
     unknown = [name for name in options if name not in {"type", *known}]
     if unknown:
         raise ConfigError(
@@ -61,6 +60,23 @@ def open_sink(
         )
     return open_it(options, _Surroundings(session, out or sys.stdout, store, stream))
 
+
+def held_by(options: Mapping[str, object]) -> Holds:
+    """What the sink that the options describe has of a table, without opening it; raises
+    ConfigError.
+    """
+    _, _, holds = _opener(str(options.get("type", "")))
+    return holds(options)
+
+
+def _opener(wanted: str) -> tuple[_Opener, tuple[str, ...], _HeldBy]:
+    opener = _OPENERS.get(wanted)
+    if opener is None:
+        raise ConfigError(f"unknown sink type {wanted!r}", hint=f"one of {', '.join(_OPENERS)}")
+    return opener
+
+
+_HeldBy = Callable[[Mapping[str, object]], Holds]
 
 _Opener = Callable[[Mapping[str, object], _Surroundings], Sink]
 
@@ -71,11 +87,26 @@ def _queue(kind: str) -> _Opener:
     )
 
 
-_OPENERS: Final[dict[str, tuple[_Opener, tuple[str, ...]]]] = {
-    "delta": (lambda options, around: open_delta(options, around.session), OPTIONS),
-    "postgres": (lambda options, _: open_postgres(options), POSTGRES_OPTIONS),
-    "parquet": (lambda options, _: open_parquet(options), PARQUET_OPTIONS),
-    "console": (lambda _, around: ConsoleSink(around.out), ()),
-    "memory": (lambda *_: MemorySink(), ()),
-    **{kind: (_queue(kind), (*known, *QUEUE_OPTIONS)) for kind, (_, known) in SENDERS.items()},
+_OPENERS: Final[dict[str, tuple[_Opener, tuple[str, ...], _HeldBy]]] = {
+    "delta": (
+        lambda options, around: open_delta(options, around.session),
+        OPTIONS,
+        lambda options: delta_mode(options).holds,
+    ),
+    "postgres": (
+        lambda options, around: open_postgres(options, store=around.store, stream=around.stream),
+        POSTGRES_OPTIONS,
+        lambda options: postgres_mode(options).holds,
+    ),
+    "parquet": (
+        lambda options, _: open_parquet(options),
+        PARQUET_OPTIONS,
+        lambda _: ParquetSink.holds,
+    ),
+    "console": (lambda _, around: ConsoleSink(around.out), (), lambda _: ConsoleSink.holds),
+    "memory": (lambda *_: MemorySink(), (), lambda _: MemorySink.holds),
+    **{
+        kind: (_queue(kind), (*known, *QUEUE_OPTIONS), lambda _: QueueSink.holds)
+        for kind, (_, known) in SENDERS.items()
+    },
 }

@@ -142,6 +142,10 @@ class Sink(Protocol):
         """
         ...
 
+    def occupied(self, relations: Iterable[Relation]) -> set[str]:
+        """By `schema.name`, those of these tables whose target has been written to, by whomever."""
+        ...
+
     def close(self) -> None:
         """Let go of threads and connections. Nothing is written any more."""
         ...

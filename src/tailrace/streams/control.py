@@ -30,7 +30,7 @@ from tailrace.control.streams import (
     has_streams,
     read_streams,
 )
-from tailrace.errors import LogError, TailraceError
+from tailrace.errors import LogError, SegmentCorrupt, TailraceError
 from tailrace.log import Reader
 from tailrace.postgres.lock_session import LockSession, refuse_pooler
 from tailrace.postgres.quote import identifier, statement
@@ -85,6 +85,8 @@ class Control:
         self._step_at = time.monotonic()
         self.is_slot_lost = False
         """As of the last turn."""
+        self.was_reached = False
+        """Whether the streams' table was found, if only once: it is followed from then on."""
         self.wishes: list[Wish] = []
         """What is wished of each stream, as far as it is known."""
 
@@ -194,6 +196,7 @@ class Control:
         session.ping()
         is_known, rows = has_streams(session.conn), list[StreamRow]()
         if is_known:
+            self.was_reached = True
             rows = read_streams(session.conn, self._source)
             found = {row.name: Kept.of(row) for row in rows}
             self._known.follow(found, partial(self._is_ended, session))
@@ -209,10 +212,17 @@ class Control:
         try:
             for row in rows:
                 if self._leadership.leads(row.name, now):
-                    self._replays.follow(session.conn, row)
+                    self._follow_replay(session, row)
             self._replays.tell_available(session.conn, now)
         except LogError as error:
             logger.debug("replays cannot be followed error=%s", error)
+
+    def _follow_replay(self, session: LockSession, row: StreamRow) -> None:
+        try:
+            self._replays.follow(session.conn, row)
+        except SegmentCorrupt as error:
+            # What others ask for has nothing to do with it.
+            logger.debug("replay cannot be followed stream=%s error=%s", row.name, error)
 
     def _is_ended(self, session: LockSession, name: str) -> bool:
         """A stream was deleted: once nobody delivers it, its record goes."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from tailrace.decode import TableChanges
 from tailrace.errors import LogFenced, SchemaError, SinkError, TargetLost
 from tailrace.failpoint import failpoint
 from tailrace.log import Base
@@ -54,8 +55,11 @@ class Delivery:
         bases: Callable[[], Mapping[int, Base]] | None = None,
         selection: Selection = EVERYTHING,
         turn: AbstractContextManager[object] | None = None,
+        counted: Callable[[TableChanges], int] = lambda changes: changes.rows.num_rows,
     ) -> None:
-        """`bases` are those that may be loaded, if any may."""
+        """`bases` are those that may be loaded, if any may. `counted` says how many of some changes
+        are delivered, and are not there only to tell what became of them.
+        """
         self._stream = stream
         self._sink = sink
         self._record = record
@@ -63,6 +67,7 @@ class Delivery:
         self._selection = selection
         self._bases = bases
         self._turn = turn or nullcontext()
+        self._counted = counted
         self._sequence = at.sequence
         self._unfinished = at.unfinished
         self.tables = at.tables
@@ -82,7 +87,7 @@ class Delivery:
 
     def _deliver(self, found: Unpacked) -> None:
         assert found.after == self.delivered.position, "a batch does not follow the one before"
-        count = self.delivered.change_count + sum(len(table.rows) for table in found.tables)
+        count = self.delivered.change_count + sum(map(self._counted, found.tables))
         batch = self._fixed(replace(self._planned(found.after, found.upto), count_after=count))
         assert batch.upto == found.upto, "a fixed batch has another end"
         known = frozenset(table.qualified for table in batch.tables)

@@ -41,7 +41,7 @@ class Kept:
     def of(cls, row: StreamRow) -> Kept:
         """From the control schema."""
         at = row.state.get("created_at")
-        made = at.astimezone(UTC).isoformat() if isinstance(at, datetime) else ""
+        made = at.astimezone(UTC).isoformat() if isinstance(at, datetime) else str(at or "")
         return cls(row.name, row.origin, row.definition, row.paused, row.revision, made)
 
     def is_gone(self, found: Kept | None) -> bool:

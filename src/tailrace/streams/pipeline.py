@@ -51,14 +51,17 @@ class Pipeline:
         work_dir: Path,
         compaction_interval_s: float | None = None,
         control: Control | None = None,
+        stays: bool = False,
     ) -> None:
         """With an interval, bases that are older are folded beside the streams. `control` says
-        which streams there are beside these, and whether others may deliver them.
+        which streams there are beside these, and whether others may deliver them. One that `stays`
+        goes on when all its streams have stopped.
         """
         self._store = store
         self._spark = spark
         self._spark_at = 0.0
         self._control = control
+        self._stays = stays
         self._upkeep: Upkeep | None = None
         if compaction_interval_s is not None:
             compactor = Compactor(store, on_spark(spark))
@@ -87,7 +90,9 @@ class Pipeline:
         return list(self._places.values())
 
     def run(self, stop: threading.Event) -> None:
-        """Until told to stop, or until every stream has stopped; then raises the first error."""
+        """Until told to stop, or until every stream has stopped and nobody could resume one; then
+        raises the first error.
+        """
         try:
             with spark_is_needed():
                 self._deliver(stop)
@@ -109,8 +114,15 @@ class Pipeline:
                 self._follow(self._control)
             for place in self.places:
                 place.step(time.monotonic())
-            if self._places and all(place.is_over for place in self.places):
+            if self._is_over:
                 break
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether nothing more can come of any stream. Where SQL can resume one, it may."""
+        if self._stays or (self._control is not None and self._control.was_reached):
+            return False
+        return bool(self._places) and all(place.is_over for place in self.places)
 
     def _look_after_spark(self, now: float) -> None:
         """Ask it for something now and then; raises what Py4J does if nobody answers."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
@@ -106,30 +106,3 @@ def _until(stop: threading.Event, rows: Iterator[pa.Table]) -> Iterator[pa.Table
         if stop.is_set():
             raise Stopped
         yield piece
-
-
-class Preparation:
-    """Some work in a thread of its own; `error` is what it ended with."""
-
-    def __init__(self, work: Callable[[threading.Event], None], *, name: str) -> None:
-        self._work = work
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"tailrace-{name}", daemon=True)
-        self.error: BaseException | None = None
-        self._thread.start()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the work has ended."""
-        return not self._thread.is_alive()
-
-    def stop(self) -> None:
-        """Tell it to stop, and wait until it has."""
-        self._stop.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            self._work(self._stop)
-        except BaseException as error:
-            self.error = error

@@ -24,7 +24,7 @@ from tailrace.model import Lsn, Offset
 from tailrace.sinks.sink import REPLAY_SUFFIX
 from tailrace.storage import ObjectExists, ObjectMissing, Store
 from tailrace.streams.batch_record import BatchRecord, sequence_of
-from tailrace.streams.taken import slowest
+from tailrace.streams.taken import TakenTables, slowest
 
 _KEEP: Final = 2
 _REMOVED: Final = "removed"
@@ -73,6 +73,15 @@ class StreamRecord:
         wanted = self._done_key(batch.sequence)
         entries = self._store.list(self._done)
         return batch.is_start or any(entry.key == wanted for entry in entries)
+
+    def delivered_tables(self) -> TakenTables:
+        """The tables as the sink has them for certain: without the batch that is under way, which
+        is delivered anyway, or becomes dead letters in a moment.
+        """
+        newest = self.newest()
+        if newest is None:
+            return ()
+        return newest.outcome if self.is_done(newest) else newest.tables
 
     def is_taken(self, sequence: int) -> bool:
         """Whether a batch of this number, or of a later one, is fixed."""

@@ -1,7 +1,8 @@
 """One stream: its loads, then its query, restarted as long as that may help.
 
 When a base appears that the stream is to load, its query ends after the batch that is under way,
-and begins anew behind the load.
+and begins anew behind the load. Whatever may wait for a sink is done aside: the thread that drives
+this stream drives all others as well.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from tailrace.log.bases import newest_bases
 from tailrace.log.epochs import Fence, take_epoch
 from tailrace.sinks import Sink
 from tailrace.storage import Store
+from tailrace.streams.aside import Aside
 from tailrace.streams.delivery import Delivery
 from tailrace.streams.failure import Failure, failure_of, query_failure
 from tailrace.streams.lookout import Lookout
-from tailrace.streams.preparing import Preparation, load_due
+from tailrace.streams.preparing import load_due
 from tailrace.streams.query import read_options, start_query
 from tailrace.streams.record import StreamRecord
 from tailrace.streams.relay import Relay
@@ -76,7 +78,9 @@ class RunningStream:
         replaying = Replaying(stream, store, self._turn)
         self._replays = ReplayLookout(store, stream.name, replaying)
         self._setbacks = Setbacks(stream.name)
-        self._preparation: Preparation | None = None
+        self._preparation: Aside | None = None
+        self._halting: Aside | None = None
+        self._stopping = threading.Lock()
         self._query: StreamingQuery | None = None
         self._delivery: Delivery | None = None
         self._relay: Relay | None = None
@@ -115,21 +119,34 @@ class RunningStream:
             return
         if not self._node or self._fence is not None:
             self._replays.step(now, self._fence or Fence(self._store, self._stream.name, 0))
+        if self._is_halting():
+            return
         if self._preparation is not None:
             if self._preparation.is_over and self._may_begin(self._preparation, now):
                 self._prepared(now)
         elif self._query is None:
             if self._setbacks.is_over(now):
-                self._preparation = Preparation(self._prepare, name=self._stream.name)
+                self._preparation = Aside(self._prepare, name=self._stream.name)
         else:
             self._watch(self._query, now)
 
     def stop(self) -> None:
-        """End the query. A batch that is at the sink is waited for; any other comes again."""
-        preparation, self._preparation = self._preparation, None
-        if preparation is not None:
-            preparation.stop()
-        self._halt()
+        """End the query. A batch that is at the sink is waited for; any other comes again. Whoever
+        else has called it is waited for as well.
+        """
+        with self._stopping:
+            preparation, self._preparation = self._preparation, None
+            if preparation is not None:
+                preparation.stop()
+            self._halt()
+            halting, self._halting = self._halting, None
+            try:
+                if halting is not None:
+                    halting.wait()
+            finally:
+                self._close()
+
+    def _close(self) -> None:
         self._replays.stop()
         sink, self._sink = self._sink, None
         if sink is not None:
@@ -137,11 +154,29 @@ class RunningStream:
             self._tallying.begin(self._delivery, None)
 
     def _halt(self) -> None:
-        """End the query, and wait for what it has handed over."""
+        """Let the query end, and what it has handed over; until then nothing else begins."""
         query, self._query = self._query, None
         if query is not None and self._relay is not None:
-            query.stop()
-            self._relay.wait()
+            end = partial(_end, query, self._relay)
+            self._halting = Aside(end, name=f"halt-{self._stream.name}")
+
+    def _is_halting(self) -> bool:
+        """Whether a query still comes to its end; raises what Spark does if nobody answers."""
+        halting = self._halting
+        if halting is not None and halting.is_over:
+            self._halting = None
+            halting.wait()
+        return self._halting is not None
+
+    def _give_up(self) -> None:
+        """Stop, and wait for nothing."""
+        Aside(self._stop_aside, name=f"stop-{self._stream.name}")
+
+    def _stop_aside(self, _stop: threading.Event) -> None:
+        try:
+            self.stop()
+        except Exception:
+            logger.warning("stream ended badly stream=%s", self._stream.name, exc_info=True)
 
     def _prepare(self, stop: threading.Event) -> None:
         """In a thread of its own."""
@@ -172,7 +207,7 @@ class RunningStream:
         self._tallying.begin(delivery, self._sink)
         load_due(delivery, store, patterns, selection, unfinished=at.unfinished, stop=stop)
 
-    def _may_begin(self, preparation: Preparation, now: float) -> bool:
+    def _may_begin(self, preparation: Aside, now: float) -> bool:
         failed = preparation.error is not None
         return failed or self._starts.may_begin(self._stream.name, now)
 
@@ -248,7 +283,7 @@ class RunningStream:
             return
         self._setbacks.failed(failure, now, cause=cause)
         if self._setbacks.is_final:
-            self.stop()
+            self._give_up()
 
     def _fenced(self, fence: Fence, now: float) -> None:
         """Stand by if another pipeline has the stream. If none has, a number was taken by the one
@@ -260,7 +295,12 @@ class RunningStream:
             logger.debug("epochs cannot be read error=%s", error)
         except LogFenced as error:
             self.is_fenced = True
-            self.stop()
+            self._give_up()
             logger.warning("stream left to another stream=%s reason=%s", self._stream.name, error)
             return
         self._setbacks.try_later(now)
+
+
+def _end(query: StreamingQuery, relay: Relay, _stop: threading.Event) -> None:
+    query.stop()
+    relay.wait()

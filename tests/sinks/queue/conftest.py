@@ -8,7 +8,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from moto.server import ThreadedMotoServer
 from pyspark.sql import SparkSession
 from werkzeug.serving import make_server
 
@@ -16,30 +15,22 @@ from tests.sinks.conftest import SPARK
 from tests.sinks.queue.broker import Broker
 from tests.sinks.queue.kafka_queue import KafkaQueue
 from tests.sinks.queue.kinesalite_server import Kinesalite
+from tests.sinks.queue.moto_server import any_keys, moto_server
 from tests.sinks.queue.servers import Gate, KinesisQueue, Queue, WebhookQueue, webhook
 
 
 @pytest.fixture(scope="session")
 def aws_keys() -> Iterator[None]:
-    """Keys in the environment, for servers that take any."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NO_PROXY", "127.0.0.1")
-        patch.setenv("AWS_ACCESS_KEY_ID", "test-key")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "test-secret")
-        patch.delenv("AWS_ENDPOINT_URL", raising=False)
+    """For servers that take any."""
+    with any_keys():
         yield
 
 
 @pytest.fixture(scope="module")
 def moto_gate() -> Iterator[tuple[str, Gate]]:
     """moto's server behind a gate."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    assert server._server is not None
-    server._server.app = gate = Gate(server._server.app)
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}", gate
-    server.stop()
+    with moto_server() as (endpoint, gate):
+        yield endpoint, gate
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from tailrace.sinks.queue.json_columns import Style
 from tailrace.sinks.queue.kinesis import KinesisOptions, KinesisSender, delivery_id_of
 from tailrace.sinks.queue.letter import LetterLimits
 from tailrace.sinks.queue.limits import WindowLimits
+from tailrace.sinks.queue.opening import SENDERS
 from tailrace.sinks.queue.options import QueueOptions
 from tailrace.sinks.queue.sender import Sender
 from tailrace.sinks.queue.sink import QueueSink
@@ -87,14 +88,26 @@ def id_of(value: dict[str, Any]) -> object:
     return row.get("id")
 
 
-class Queue(Protocol):
-    """A server under test, and what has arrived there."""
+class Target(Protocol):
+    """Where messages go."""
 
-    faults: Faults
-    kind: str
+    @property
+    def kind(self) -> str:
+        """The type of the sink."""
+        ...
 
     def sender(self, stream: str = STREAM) -> Sender:
         """What sends the messages of a stream."""
+        ...
+
+
+class Queue(Target, Protocol):
+    """A server under test, and what has arrived there."""
+
+    faults: Faults
+
+    def options(self) -> dict[str, object]:
+        """How another process comes to it."""
         ...
 
     def received(self) -> list[dict[str, Any]]:
@@ -102,8 +115,20 @@ class Queue(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Away:
+    """A queue whose server is in another process."""
+
+    kind: str
+    options: dict[str, object]
+
+    def sender(self, stream: str = STREAM) -> Sender:
+        open_sender, _ = SENDERS[self.kind]
+        return open_sender(self.options, None, stream)
+
+
 def open_queue(
-    queue: Queue,
+    queue: Target,
     store: Store,
     *,
     letters: LetterLimits | None = None,
@@ -113,7 +138,7 @@ def open_queue(
     elapsed_s: float = 600.0,
     envelope: Style = Style.DEBEZIUM,
     stream: str = STREAM,
-    dead: Queue | None = None,
+    dead: Target | None = None,
 ) -> QueueSink:
     """A sink that tries six times in short order; `dead` gets copies of its dead letters."""
     window = WindowLimits(
@@ -160,6 +185,9 @@ class WebhookQueue:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server.server_port}/in?token=hidden"
+
+    def options(self) -> dict[str, object]:
+        return {"url": self.url, "secret": SECRET, "timeout": self.timeout_s, "batch_count": 4}
 
     def sender(self, stream: str = STREAM) -> Sender:
         options = WebhookOptions(self.url, SECRET, {"X-Tenant": "t1"}, batch_count=4)
@@ -297,6 +325,10 @@ class KinesisQueue:
         self._endpoint = endpoint
         self.client = boto3.client("kinesis", endpoint_url=endpoint, region_name="us-east-1")
         self.client.create_stream(StreamName=self.stream, ShardCount=2)
+
+    def options(self) -> dict[str, object]:
+        place = {"stream": self.stream, "region": "us-east-1", "endpoint_url": self._endpoint}
+        return {**place, "timeout": self.timeout_s}
 
     def sender(self, stream: str = STREAM) -> Sender:
         options = KinesisOptions(self.stream, "us-east-1", self._endpoint, self.timeout_s)

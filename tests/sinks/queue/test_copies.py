@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,11 +15,14 @@ from tailrace.sinks.queue.errors import Kind
 from tailrace.sinks.queue.letter import Letter, LetterLimits
 from tailrace.sinks.queue.outbox import Outbox
 from tailrace.sinks.queue.redrive import Request, Requests
-from tailrace.storage import MemoryStore
+from tailrace.storage import FileStore, MemoryStore, Store
 from tests.capture.running import wait_until
-from tests.dying import dies_at, met_at
+from tests.dying import met_at
+from tests.nursery import die
 from tests.sinks.queue.servers import STREAM, Queue, WebhookQueue, open_queue, webhook
 from tests.sinks.source import Source, batch_of
+from tests.streams import killed_queue
+from tests.streams.test_queue import history
 
 BAD = 2
 
@@ -59,7 +63,7 @@ def batches() -> list[Batch]:
     return made
 
 
-def letters(store: MemoryStore) -> list[Letter]:
+def letters(store: Store) -> list[Letter]:
     kept = DeadLetters(store, STREAM)
     return [kept.read(name) for name in kept.names()]
 
@@ -133,20 +137,23 @@ def test_copy_that_is_sent_again_has_the_same_event_id(
     assert found[0] == found[2], "the first run's again, then the rest"
 
 
-@pytest.mark.parametrize("step", ["letter.after_put", "copy.before_put", "copy.after_put:2"])
-def test_f099_run_killed_between_a_letter_and_its_copy_leaves_none_without_one(
-    queue: WebhookQueue, receiver: WebhookQueue, step: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "step", ["letter.after_put", "copy.before_put", "copy.after_put:2", "copy.before_delete"]
+)
+def test_f099_process_killed_between_a_letter_and_its_copy_leaves_none_without_one(
+    queue: WebhookQueue, receiver: WebhookQueue, step: str, tmp_path: Path
 ) -> None:
-    store, made = MemoryStore(), batches()
-    take_epoch(store, STREAM, node="a")
-    with dies_at(step, monkeypatch):
-        deliver(queue, receiver, store, made)
-    take_epoch(store, STREAM, node="b")
-    deliver(queue, receiver, store, made)
-    kept = letters(store)
+    store = FileStore(tmp_path / "log")
+    history(store)
+    told = killed_queue.told(queue, store, receiver)
+    die(killed_queue.main, *told, failpoint=step, output=tmp_path / "output.txt")
+    killed_queue.deliver(queue, store, receiver)
+    kept, found = letters(store), copies(receiver)
     assert kept[0].error, "the second run knows why, though it only found the key parked"
-    assert sorted(set(copies(receiver))) == sorted(letter.event_id for letter in kept)
+    assert sorted(set(found)) == sorted(letter.event_id for letter in kept)
     assert receiver.received()[0]["error"] == kept[0].error
+    if step == "copy.before_delete":
+        assert len(found) > len(set(found)), "what was told and not deleted is told again"
 
 
 def test_f082_zombie_tells_of_no_letter_that_its_successor_does_not_know(

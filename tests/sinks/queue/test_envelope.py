@@ -55,6 +55,7 @@ def test_debezium_envelope_has_the_fields_that_its_consumers_read() -> None:
         "txId": 1,
         "xmin": None,
         "event_id": "0000000000001008-0",
+        "batch": 7,
     }
 
 
@@ -65,6 +66,7 @@ def test_plain_envelope_says_the_same_in_the_words_of_the_log() -> None:
     inserted, updated = payloads(source.take(), Style.PLAIN)
     assert inserted == {
         "event_id": "0000000000001008-0",
+        "batch": 7,
         "stream": "paid",
         "op": "insert",
         "table": "public.orders",

@@ -18,6 +18,7 @@ from tailrace.sinks.queue.envelope import Renderer
 from tailrace.sinks.queue.errors import Kind
 from tailrace.sinks.queue.json_columns import Style
 from tailrace.sinks.queue.kafka import KafkaOptions, KafkaSender, failure_of
+from tailrace.sinks.queue.message import delivery_id
 from tailrace.storage import MemoryStore
 from tests.capture.running import wait_until
 from tests.sinks.queue.broker import Broker
@@ -58,6 +59,7 @@ def test_messages_have_the_row_key_and_a_header_with_the_event_id(kafka: KafkaQu
         assert json.loads(row["key"]) == value["key"] == {"id": value["row"]["id"]}
         assert headers["event_id"].decode() == value["event_id"]
         assert headers["table"].decode() == value["table"]
+        assert headers["batch"].decode() == str(value["batch"]) == "1"
         partitions.setdefault(row["key"], set()).add(row["partition"])
     assert len(partitions) == 10 and all(len(found) == 1 for found in partitions.values())
     assert set.union(*partitions.values()) == {0, 1}
@@ -118,7 +120,12 @@ def test_f101_broker_that_stops_answering_costs_nothing_and_keeps_the_order(
     assert list(dict.fromkeys(found)) == [0, 1, 2, 3]
     (again, *_) = Renderer(STREAM, Style.DEBEZIUM).changes(batch.tables, 3, replay="r1")
     assert kafka.sender().send([again]) == [None]
-    ids = {message["source"]["event_id"] for message in kafka.received()}
+    sources = [message["source"] for message in kafka.received()]
+    ids = {
+        delivery_id(source["event_id"], batch=str(source["batch"]), replay="")
+        for source in sources
+        if "replay" not in source
+    }
     assert kafka.sender().arrived(0.0) == {*ids, again.delivery_id}
 
 

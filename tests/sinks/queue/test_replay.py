@@ -7,24 +7,24 @@ from pathlib import Path
 import pytest
 
 from tailrace.storage import FileStore
-from tests.sinks.queue.servers import KinesisQueue, open_queue
+from tests.sinks.queue.servers import KinesisQueue
 from tests.spark.made_log import MadeLog
-from tests.streams.replaying import Replayed, time_of
+from tests.streams.killed_replay import flow_to
+from tests.streams.replaying import time_of
 from tests.streams.test_replay_deaths import history, serve_killed
 
 
 @pytest.mark.parametrize("step", ["queue.after_send:2", "replay.after_batch:2"])
 def test_f096_f098_replay_to_kinesis_sends_only_the_rest_after_a_death(
-    kinesis: KinesisQueue, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+    kinesis: KinesisQueue, tmp_path: Path, step: str
 ) -> None:
     log = MadeLog(FileStore(tmp_path / "log"))
     history(log)
-    flow = Replayed(
-        log.store, lambda name: open_queue(kinesis, log.store, stream=name), changes_max=4
-    )
+    options: dict[str, object] = {"type": "kinesis", **kinesis.options()}
+    flow = flow_to(log.store, options)
     flow.go_on()
     request = flow.ask(time_of(1))
-    serve_killed(flow, step, monkeypatch)
+    serve_killed(flow, options, step, tmp_path / "output.txt")
     assert flow.serve().change_count == 9
     sources = [each["source"] for each in kinesis.received() if each["op"] not in "tr"]
     live = [source["event_id"] for source in sources if "replay" not in source]

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import socket
+import ssl
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
@@ -14,6 +19,7 @@ from tailrace.errors import ConfigError
 from tailrace.sinks.queue.errors import Kind
 from tailrace.sinks.queue.message import Message, place_of
 from tailrace.sinks.queue.webhook import SIGNATURE, WebhookOptions, WebhookSender
+from tests.proxy import self_signed
 from tests.sinks.queue.servers import SECRET, WebhookQueue
 
 
@@ -68,6 +74,56 @@ def test_receiver_that_hangs_up_or_is_not_there_has_not_answered(receiver: Webho
     gone = WebhookSender(WebhookOptions("http://127.0.0.1:1/", timeout_s=1.0))
     (refused, _) = gone.send(some())
     assert refused is not None and not refused.is_answered
+
+
+_HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 400\r\n"
+
+
+@pytest.mark.parametrize(
+    ("at_once", "trickled"),
+    [(_HEAD + b"\r\n", b"x" * 400), (_HEAD, b"X-Slow: " + b"x" * 400)],
+    ids=["body", "headers"],
+)
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_f097_answer_that_trickles_holds_nobody_beyond_the_timeout(
+    at_once: bytes, trickled: bytes, is_tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate = self_signed(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    with trickling(at_once, trickled, certificate if is_tls else None) as port:
+        url = f"{'https' if is_tls else 'http'}://127.0.0.1:{port}/"
+        sender = WebhookSender(WebhookOptions(url, timeout_s=0.5))
+        (failure,) = sender.send(some(1))
+        sender.close()
+    assert failure is not None and not failure.is_answered and "timed out" in failure.message
+
+
+@contextmanager
+def trickling(at_once: bytes, trickled: bytes, certificate: Path | None) -> Iterator[int]:
+    """A receiver that never stops for as long as a timeout, and takes far longer than one."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=_trickle, args=(listener, at_once, trickled, certificate))
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            thread.join()
+
+
+def _trickle(
+    listener: socket.socket, at_once: bytes, trickled: bytes, certificate: Path | None
+) -> None:
+    sock, _ = listener.accept()
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        sock = context.wrap_socket(sock, server_side=True)
+    with sock, suppress(OSError):
+        sock.recv(65_536)
+        sock.sendall(at_once)
+        for byte in trickled:
+            time.sleep(0.02)
+            sock.sendall(bytes([byte]))
 
 
 def test_f120_secrets_are_not_shown(receiver: WebhookQueue) -> None:

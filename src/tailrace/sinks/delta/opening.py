@@ -35,9 +35,6 @@ def open_delta(options: Mapping[str, object], session: SparkSession | None) -> D
     """Raises ConfigError."""
     if "path" not in options:
         raise ConfigError("a delta sink needs a path", hint="e.g. path: ./lake")
-    mode = str(options.get("mode", Mode.UPSERT))
-    if mode not in list(Mode):
-        raise ConfigError(f"unknown delta mode {mode!r}", hint=f"one of {', '.join(Mode)}")
     standard = DeltaOptions()
     engine = _engine(str(options.get("engine", "auto")), session)
     deletion_vectors = _typed(options, "deletion_vectors", bool, standard.deletion_vectors)
@@ -50,7 +47,7 @@ def open_delta(options: Mapping[str, object], session: SparkSession | None) -> D
         str(options["path"]),
         engine=engine,
         options=DeltaOptions(
-            mode=Mode(mode),
+            mode=delta_mode(options),
             soft_delete=_typed(options, "soft_delete", bool, standard.soft_delete),
             partition_by=_columns(options, "partition_by"),
             cluster_by=_columns(options, "cluster_by"),
@@ -59,6 +56,14 @@ def open_delta(options: Mapping[str, object], session: SparkSession | None) -> D
             vacuum_after=_typed(options, "vacuum_after", timedelta, standard.vacuum_after),
         ),
     )
+
+
+def delta_mode(options: Mapping[str, object]) -> Mode:
+    """What the tables of such a lake hold; raises ConfigError."""
+    mode = str(options.get("mode", Mode.UPSERT))
+    if mode not in list(Mode):
+        raise ConfigError(f"unknown delta mode {mode!r}", hint=f"one of {', '.join(Mode)}")
+    return Mode(mode)
 
 
 def _typed(options: Mapping[str, object], name: str, kind: type[Value], default: Value) -> Value:

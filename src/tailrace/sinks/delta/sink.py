@@ -34,17 +34,13 @@ from tailrace.sinks.delta.options import DeltaOptions
 from tailrace.sinks.delta.soft import SoftDeleteForm
 from tailrace.sinks.delta.sync import sync_commits
 from tailrace.sinks.delta.target import Target
+from tailrace.sinks.delta.trouble import lake_trouble
 from tailrace.sinks.delta.upkeep import Upkeep
 from tailrace.sinks.delta.upsert import UpsertForm
 from tailrace.sinks.side_by_side import write_tables
 from tailrace.sinks.sink import Batch, Holds, Load
 
 _TABLES_AT_ONCE: Final = 4
-_HOLDS: Final = {
-    Mode.UPSERT: Holds.ROWS,
-    Mode.APPEND: Holds.CHANGES,
-    Mode.HISTORY: Holds.VERSIONS,
-}
 _UNSUPPORTED: Final = "Unsupported table features"
 """How the embedded library begins when it refuses a table; the error is of no class of its own."""
 
@@ -65,7 +61,7 @@ class DeltaSink:
     @property
     def holds(self) -> Holds:
         """By its mode."""
-        return _HOLDS[self._options.mode]
+        return self._options.mode.holds
 
     def prepare(self, relation: Relation) -> None:
         """Make an empty lake table, or see that the one that is there can take the relation's
@@ -106,6 +102,11 @@ class DeltaSink:
             if recorded is not None:
                 found[relation.qualified] = recorded
         return found
+
+    def occupied(self, relations: Iterable[Relation]) -> set[str]:
+        """Those that more has happened to than that they were made."""
+        found = {relation.qualified: self._lake.open(relation) for relation in relations}
+        return {name for name, target in found.items() if target and not target.is_new}
 
     def close(self) -> None:
         """End the threads."""
@@ -176,9 +177,8 @@ def _refused(commit: Commit, target: Target, error: Exception) -> SinkError:
             f"the lake table at {target.uri} has features that deltalake cannot write: {features}",
             hint="set up engine: delta-spark, or deliver the table anew to another lake path",
         )
-    return SinkError(
-        f"the lake table at {target.uri} did not take batch {commit.version}", retry=True
-    )
+    message = f"the lake table at {target.uri} did not take batch {commit.version}"
+    return lake_trouble(message, error)
 
 
 def _form(engine: Engine, options: DeltaOptions) -> Form:

@@ -20,6 +20,7 @@ from tailrace.sinks.conform import conform
 from tailrace.sinks.delta.bounds import first_column_bounds
 from tailrace.sinks.delta.commit import Commit
 from tailrace.sinks.delta.feeding import FEEDING
+from tailrace.sinks.delta.trouble import lake_trouble
 from tailrace.sinks.keys import find_keys
 from tailrace.sinks.shape import renewed
 
@@ -47,7 +48,7 @@ class Target:
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
-            raise SinkError(f"the lake table at {uri} cannot be opened", retry=True) from error
+            raise lake_trouble(f"the lake table at {uri} cannot be opened", error) from error
         if table.metadata().configuration.get(_COLUMN_MAPPING, "none") != "none":
             # The embedded library would write such a table without complaint, and its rows would
             # read as NULL.
@@ -78,7 +79,7 @@ class Target:
         except (DeltaError, OSError) as error:
             made = cls.open(uri)
             if made is None:
-                raise SinkError(f"the lake table at {uri} cannot be made", retry=True) from error
+                raise lake_trouble(f"the lake table at {uri} cannot be made", error) from error
             return made
         made = cls.open(uri)
         assert made is not None, f"{uri} was made and is not there"
@@ -111,6 +112,11 @@ class Target:
     def is_empty(self) -> bool:
         """Whether it has no rows for certain: not even a file."""
         return not self.table.file_uris()
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it was made, without rows, and nothing else."""
+        return self.table.version() == 0 and self.is_empty
 
     @property
     def next_version(self) -> int:
@@ -150,7 +156,7 @@ class Target:
                 # A scan may give texts in a form that cannot be worked on.
                 yield pa.Table.from_batches([batch]).select(wanted.names).cast(wanted)
         except (DeltaError, pa.ArrowException, OSError) as error:
-            raise SinkError(f"the lake table at {self.uri} cannot be read", retry=True) from error
+            raise lake_trouble(f"the lake table at {self.uri} cannot be read", error) from error
 
     def evolve(self, shape: pa.Schema) -> Self:
         """Get these columns, in commits of its own that may be repeated. Raises SinkError."""
@@ -165,9 +171,8 @@ class Target:
             else:
                 self._rewrite(shape)
         except (DeltaError, pa.ArrowException, OSError) as error:
-            raise SinkError(
-                f"the lake table at {self.uri} cannot be given its new columns", retry=True
-            ) from error
+            message = f"the lake table at {self.uri} cannot be given its new columns"
+            raise lake_trouble(message, error) from error
         evolved = self.open(self.uri)
         assert evolved is not None, f"{self.uri} was changed and is not there"
         return evolved

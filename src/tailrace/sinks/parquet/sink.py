@@ -80,6 +80,11 @@ class ParquetSink:
                 found[relation.qualified] = last.recorded[stream]
         return found
 
+    def occupied(self, relations: Iterable[Relation]) -> set[str]:
+        """Those whose index has a record."""
+        last = {relation.qualified: self._table(relation).last() for relation in relations}
+        return {name for name, entry in last.items() if entry is not None and entry.recorded}
+
     def close(self) -> None:
         """End the threads."""
         self._pool.shutdown()

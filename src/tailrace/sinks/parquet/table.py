@@ -18,8 +18,10 @@ from pathlib import Path
 from typing import Final
 
 from tailrace.errors import SinkError, StoreError
+from tailrace.sinks.outage import outage
 from tailrace.sinks.parquet.entry import PREFIX, ChangeFile, Entry, entry_key
 from tailrace.storage import ObjectExists, Store, open_store
+from tailrace.storage.file import CURED_BY_RESTART
 from tailrace.storage.store import Data
 
 _TRIES_MAX: Final = 10
@@ -106,4 +108,5 @@ def _as_sink_errors() -> Iterator[None]:
     try:
         yield
     except StoreError as error:
-        raise SinkError(str(error), hint=error.hint, retry=error.retry) from error
+        is_cured_there = not error.retry and error.hint not in CURED_BY_RESTART
+        raise outage(str(error), hint=error.hint, is_cured_there=is_cured_there) from error

@@ -3,28 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from itertools import chain
 from typing import Protocol
 
+import psycopg
 import pyarrow as pa
 
 from tailrace.decode import TableChanges
 from tailrace.errors import SchemaError
 from tailrace.model import Relation
-from tailrace.model.change import BEFORE, META_COLUMNS, TEXT, UNCHANGED
 from tailrace.postgres.session import Connection
 from tailrace.sinks.columns import Mode
 from tailrace.sinks.events import with_keys
 from tailrace.sinks.fold import fold
 from tailrace.sinks.load_rows import truncate_row
-from tailrace.sinks.postgres.change_texts import before_text, names_text
+from tailrace.sinks.postgres.apart import Aside, check_at_once, write_apart
 from tailrace.sinks.postgres.copy_in import copy_in
+from tailrace.sinks.postgres.kept_values import with_kept_values
 from tailrace.sinks.postgres.layout import Layout
 from tailrace.sinks.postgres.merge import lacking_row, merge
+from tailrace.sinks.postgres.records import (
+    base_records,
+    change_records,
+    change_texts,
+    row_records,
+)
+from tailrace.sinks.postgres.refusals import is_refusal
 from tailrace.sinks.postgres.target import Target
-from tailrace.sinks.postgres.value_texts import leftovers, texts_of
+from tailrace.sinks.postgres.types import TOLD_APART_BY_TEXT, target_type
+from tailrace.sinks.postgres.value_texts import texts_of
+from tailrace.sinks.queue.message import Message
 from tailrace.sinks.shape import require_same_mode
 from tailrace.sinks.sink import Load
+
+
+class Letterbox(Aside, Protocol):
+    """Where records wait that the target does not get."""
+
+    def newest(self, table: str, lane: str, before: int) -> Message | None:
+        """What waits last in a lane, of batches before this one."""
+        ...
+
+    def outdo(self, table: str, sequence: int) -> None:
+        """The batch of this number leaves no row of the table: what waits from before does so no
+        more.
+        """
+        ...
 
 
 class Form(Protocol):
@@ -34,12 +59,34 @@ class Form(Protocol):
         """The target's columns; raises SchemaError if no such table can hold this relation."""
         ...
 
+    def can_part(self, relation: Relation) -> bool:
+        """Whether a row of it can wait while others are written."""
+        ...
+
     def write(self, conn: Connection, target: Target, changes: TableChanges) -> None:
         """Apply the changes to a target that has all their columns."""
         ...
 
-    def load(self, conn: Connection, target: Target, load: Load, rows: Iterable[pa.Table]) -> None:
-        """Apply the load to a target as it is found."""
+    def write_apart(
+        self,
+        conn: Connection,
+        target: Target,
+        changes: TableChanges,
+        sequence: int,
+        aside: Letterbox,
+    ) -> None:
+        """The same, but what is refused, or waits behind such a row, is put aside."""
+        ...
+
+    def load(
+        self,
+        conn: Connection,
+        target: Target,
+        load: Load,
+        rows: Iterable[pa.Table],
+        aside: Letterbox | None,
+    ) -> None:
+        """Apply the load to a target as it is found; without `aside` each row has to be taken."""
         ...
 
 
@@ -49,6 +96,13 @@ class UpsertForm:
     def layout(self, relation: Relation) -> Layout:
         """The source's columns, and its key as the primary key."""
         return Layout.of(relation, Mode.UPSERT)
+
+    def can_part(self, relation: Relation) -> bool:
+        """If equal keys have equal texts: else one could wait under one text, and be newer under
+        another.
+        """
+        kinds = {column.name: target_type(relation, column).oid for column in relation.columns}
+        return all(kinds.get(name) in TOLD_APART_BY_TEXT for name in relation.key)
 
     def write(self, conn: Connection, target: Target, changes: TableChanges) -> None:
         """Merge one outcome for each key."""
@@ -65,15 +119,46 @@ class UpsertForm:
         names = relation.column_names
         copy_in(conn, target.name, names, texts_of(folded.upserts, names))
 
-    def load(self, conn: Connection, target: Target, load: Load, rows: Iterable[pa.Table]) -> None:
+    def write_apart(
+        self,
+        conn: Connection,
+        target: Target,
+        changes: TableChanges,
+        sequence: int,
+        aside: Letterbox,
+    ) -> None:
+        """Each outcome as a whole row, because it may come later than others."""
+        folded = fold(changes)
+        if folded.truncated:
+            aside.outdo(changes.relation.qualified, sequence)
+            target.clear(conn)
+        records = row_records(changes.relation, folded, changes.rows, sequence)
+        newest = partial(aside.newest, before=sequence)
+        records = with_kept_values(conn, target, records, folded, newest)
+        write_apart(conn, target, records, aside)
+
+    def load(
+        self,
+        conn: Connection,
+        target: Target,
+        load: Load,
+        rows: Iterable[pa.Table],
+        aside: Letterbox | None,
+    ) -> None:
         """Begin the table anew, with whatever columns."""
-        layout = self.layout(load.relation)
-        require_same_mode(target.layout.schema(), layout.schema(), load.relation)
+        relation = load.relation
+        layout = self.layout(relation)
+        require_same_mode(target.layout.schema(), layout.schema(), relation)
         target.clear(conn)
         target = target.replace_shape(conn, layout)
-        names = load.relation.column_names
-        for part in with_keys(rows, load.relation):
-            copy_in(conn, target.name, names, texts_of(part, names))
+        names = relation.column_names
+        if aside is not None:
+            check_at_once(conn, target)
+        for part in with_keys(rows, relation):
+            texts = pa.table(texts_of(part, names), names=list(names))
+            if not _is_copied(conn, target, texts, aside):
+                assert aside is not None
+                write_apart(conn, target, base_records(relation, part, load.sequence), aside)
 
 
 class AppendForm:
@@ -85,29 +170,67 @@ class AppendForm:
         """A key is not needed."""
         return Layout.of(relation, Mode.APPEND)
 
+    def can_part(self, relation: Relation) -> bool:
+        """Changes are told apart by their offsets."""
+        return True
+
     def write(self, conn: Connection, target: Target, changes: TableChanges) -> None:
         """Add the changes as they are."""
-        self._add(conn, target, changes.relation, changes.rows)
+        texts = change_texts(changes.relation, changes.rows)
+        copy_in(conn, target.name, texts.column_names, texts_of(texts, texts.column_names))
 
-    def load(self, conn: Connection, target: Target, load: Load, rows: Iterable[pa.Table]) -> None:
+    def write_apart(
+        self,
+        conn: Connection,
+        target: Target,
+        changes: TableChanges,
+        sequence: int,
+        aside: Letterbox,
+    ) -> None:
+        """The order of the changes is in their columns, so a TRUNCATE waits for nothing."""
+        records = change_records(changes.relation, changes.rows, sequence)
+        write_apart(conn, target, records, aside)
+
+    def load(
+        self,
+        conn: Connection,
+        target: Target,
+        load: Load,
+        rows: Iterable[pa.Table],
+        aside: Letterbox | None,
+    ) -> None:
         """Add the rows, behind a TRUNCATE if there are any before them."""
+        relation = load.relation
         try:
-            layout = target.layout.fitted(self.layout(load.relation), load.relation)
+            layout = target.layout.fitted(self.layout(relation), relation)
         except SchemaError as error:
             # Here is the new base; another one would not help.
             raise SchemaError(str(error), hint=error.hint, retry=False) from None
         target.go_back(conn, load.position)
         is_empty = target.is_empty(conn)
         target = target.evolve(conn, layout)
+        if aside is not None:
+            check_at_once(conn, target)
         for part in rows if is_empty else chain([truncate_row(load)], rows):
-            self._add(conn, target, load.relation, part)
+            if not _is_copied(conn, target, change_texts(relation, part), aside):
+                assert aside is not None
+                records = change_records(relation, part, load.sequence, is_base=True)
+                write_apart(conn, target, records, aside)
 
-    def _add(self, conn: Connection, target: Target, relation: Relation, rows: pa.Table) -> None:
-        plain = [name for name in META_COLUMNS if name not in (UNCHANGED, BEFORE, TEXT)]
-        names = [*relation.column_names, *plain]
-        columns = [
-            *texts_of(rows, names),
-            names_text(rows.column(UNCHANGED).combine_chunks()),
-            before_text(rows, relation, leftovers(rows)),
-        ]
-        copy_in(conn, target.name, [*names, UNCHANGED, BEFORE], columns)
+
+def _is_copied(conn: Connection, target: Target, texts: pa.Table, aside: Letterbox | None) -> bool:
+    """Add rows at once; False if the target does not take some of them, which it must unless they
+    can be put aside.
+    """
+    names = texts.column_names
+    if aside is None:
+        copy_in(conn, target.name, names, texts_of(texts, names))
+        return True
+    try:
+        with conn.transaction():
+            copy_in(conn, target.name, names, texts_of(texts, names))
+    except psycopg.Error as error:
+        if not is_refusal(error):
+            raise
+        return False
+    return True

@@ -12,14 +12,19 @@ from tailrace.postgres.session import conninfo
 from tailrace.sinks.columns import Mode
 from tailrace.sinks.postgres.options import PostgresOptions
 from tailrace.sinks.postgres.sink import PostgresSink
+from tailrace.sinks.queue.letter import LetterLimits
+from tailrace.sinks.queue.options import count
+from tailrace.storage import Store
 
-OPTIONS: Final = ("dsn", "schema", "mode")
+OPTIONS: Final = ("dsn", "schema", "mode", "dead_letter_count", "dead_letter_bytes")
 MODES: Final = (Mode.UPSERT, Mode.APPEND)
 
 
-def open_postgres(options: Mapping[str, object]) -> PostgresSink:
+def open_postgres(
+    options: Mapping[str, object], *, store: Store | None = None, stream: str = ""
+) -> PostgresSink:
     """Raises ConfigError; nothing is connected yet."""
-    return PostgresSink(postgres_options(options))
+    return PostgresSink(postgres_options(options), store=store, stream=stream)
 
 
 def postgres_options(options: Mapping[str, object]) -> PostgresOptions:
@@ -33,10 +38,21 @@ def postgres_options(options: Mapping[str, object]) -> PostgresOptions:
     except ConfigError as error:
         message = str(error).replace("source.dsn", "dsn of a postgres sink")
         raise ConfigError(message, hint=error.hint) from None
-    mode = str(options.get("mode", Mode.UPSERT))
-    if mode not in MODES:
-        raise ConfigError(f"unknown postgres mode {mode!r}", hint=f"one of {', '.join(MODES)}")
+    mode = postgres_mode(options)
     schema = options.get("schema")
     if schema is not None and (not isinstance(schema, str) or not schema):
         raise ConfigError("schema of a postgres sink must be a name", hint="e.g. schema: copy")
-    return PostgresOptions(text, schema, Mode(mode))
+    known = LetterLimits()
+    letters = LetterLimits(
+        letter_count=count(options, "dead_letter_count", known.letter_count),
+        bytes_max=count(options, "dead_letter_bytes", known.bytes_max),
+    )
+    return PostgresOptions(text, schema, mode, letters)
+
+
+def postgres_mode(options: Mapping[str, object]) -> Mode:
+    """What the tables of such a target hold; raises ConfigError."""
+    mode = str(options.get("mode", Mode.UPSERT))
+    if mode not in MODES:
+        raise ConfigError(f"unknown postgres mode {mode!r}", hint=f"one of {', '.join(MODES)}")
+    return Mode(mode)

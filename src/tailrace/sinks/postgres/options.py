@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 
 from tailrace.model import Relation
 from tailrace.sinks.columns import Mode
+from tailrace.sinks.queue.letter import LetterLimits
 
 
 @dataclass(frozen=True, slots=True)
 class PostgresOptions:
     """`schema` takes all tables; without one each goes to a schema named like its source's.
+
+    `letters` is how many rows that the target refuses may wait.
 
     `dsn` holds a password: it is never shown.
     """
@@ -18,6 +21,7 @@ class PostgresOptions:
     dsn: str = field(repr=False)
     schema: str | None = None
     mode: Mode = Mode.UPSERT
+    letters: LetterLimits = field(default_factory=LetterLimits)
 
     def place(self, relation: Relation) -> tuple[str, str]:
         """The schema and the name of the relation's target."""

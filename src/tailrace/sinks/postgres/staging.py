@@ -66,5 +66,18 @@ def _make(
         *(sql.SQL("{} AS {}").format(*map(identifier, pair)) for pair in columns),
         *(sql.SQL("false AS {}").format(identifier(flag)) for flag in flags),
     ]
-    query = sql.SQL("CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT {} FROM {} WITH NO DATA")
+    query = sql.SQL(
+        "CREATE TEMPORARY TABLE IF NOT EXISTS {} ON COMMIT DROP AS SELECT {} FROM {} WITH NO DATA"
+    )
     conn.execute(query.format(table, sql.SQL(", ").join(parts), target.name))
+
+
+def make_staged(conn: Connection, target: Target, relation: Relation) -> None:
+    """Both tables, empty, for many parts: one that is made for each of them would stay locked until
+    the transaction ends, and a server has room for few locks.
+    """
+    values = places("c", relation.column_names)
+    _make(conn, UPSERTS, target, zip(relation.column_names, values, strict=True))
+    _make(conn, DELETES, target, zip(relation.key, places("c", relation.key), strict=True))
+    # Outside of any savepoint, like the making: then it is done in place.
+    conn.execute(sql.SQL("TRUNCATE {}, {}").format(UPSERTS, DELETES))

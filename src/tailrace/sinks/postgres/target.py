@@ -98,7 +98,7 @@ class Target:
             *(sql.SQL("ADD COLUMN {}").format(each) for each in _definitions(conn, new)),
             *(
                 sql.SQL("ALTER COLUMN {} TYPE {}").format(identifier(column.name), kind)
-                for column, kind in zip(wider, _types(conn, wider), strict=True)
+                for column, kind in zip(wider, type_names(conn, wider), strict=True)
             ),
         ]
         self._alter(conn, actions)
@@ -167,7 +167,7 @@ def _refuse_foreign(place: tuple[str, str], source: str | None, relation: Relati
     )
 
 
-def _types(conn: Connection, columns: Iterable[TargetColumn]) -> list[sql.SQL]:
+def type_names(conn: Connection, columns: Iterable[TargetColumn]) -> list[sql.SQL]:
     """The types as the server itself spells them."""
     kinds = [column.type for column in columns]
     found = conn.execute(_TYPES, ([each.oid for each in kinds], [each.typmod for each in kinds]))
@@ -178,7 +178,7 @@ def _definitions(conn: Connection, columns: Iterable[TargetColumn]) -> list[sql.
     columns = list(columns)
     return [
         sql.SQL("{} {}").format(identifier(column.name), kind)
-        for column, kind in zip(columns, _types(conn, columns), strict=True)
+        for column, kind in zip(columns, type_names(conn, columns), strict=True)
     ]
 
 

@@ -39,6 +39,17 @@ _LOCAL: Final = frozenset(
         *(142, 143),  # xml
     ]
 )
+TOLD_APART_BY_TEXT: Final = frozenset(
+    [
+        *(PgType.INT2, PgType.INT4, PgType.INT8, PgType.FLOAT8, PgType.NUMERIC),
+        *(PgType.TEXT, PgType.VARCHAR, PgType.BPCHAR, PgType.UUID, PgType.BOOL, PgType.BYTEA),
+        *(PgType.DATE, PgType.TIMESTAMP, PgType.TIMESTAMPTZ),
+    ]
+)
+"""Types whose equal values have the same text, but for the zeros of a number. Intervals, for
+instance, do not: a day is 24 hours. Nor does a float4 that is widened: it gets more digits.
+"""
+
 _WIDTHS: Final = ((PgType.INT2, PgType.INT4, PgType.INT8), (PgType.FLOAT4, PgType.FLOAT8))
 _WITH_LENGTH: Final = (PgType.VARCHAR, PgType.BPCHAR)
 

@@ -56,6 +56,13 @@ JOIN pg_class c ON c.oid = w.target
 JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE w.stream = %s AND (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::name[], %s::name[]))
 """
+_OCCUPIED: Final = """
+SELECT DISTINCT n.nspname, c.relname
+FROM tailrace_sink.watermarks w
+JOIN pg_class c ON c.oid = w.target
+JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE (n.nspname, c.relname) IN (SELECT * FROM unnest(%s::name[], %s::name[]))
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +117,18 @@ def committed(
     """By the target's schema and name, the sequence that the stream has recorded there."""
     if not is_set_up(conn):
         return {}
-    schemas, names = zip(*places, strict=True) if (places := list(places)) else ((), ())
-    found = conn.execute(_COMMITTED, (stream, list(schemas), list(names))).fetchall()
+    found = conn.execute(_COMMITTED, (stream, *_split(places))).fetchall()
     return {(schema, name): sequence for schema, name, sequence in found}
+
+
+def occupied(conn: Connection, places: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
+    """Those of these schemas and names where any stream has recorded something."""
+    if not is_set_up(conn):
+        return set()
+    return {(schema, name) for schema, name in conn.execute(_OCCUPIED, _split(places)).fetchall()}
+
+
+def _split(places: Iterable[tuple[str, str]]) -> tuple[list[str], list[str]]:
+    """Schemas and names, for `unnest`."""
+    places = list(places)
+    return [schema for schema, _ in places], [name for _, name in places]

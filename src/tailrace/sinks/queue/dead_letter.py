@@ -1,8 +1,8 @@
-"""Messages that a queue did not take, kept beside the log until a person decides about them.
+"""What a queue or a target did not take, kept beside the log until a person decides about it.
 
     letters/<table>/<lane>/<place>.<epoch>.json   a message, and why it is here
     floors/<epoch>-<sequence>             with which batch an epoch has begun
-    loads/<table>/<sequence>              the table was loaded anew
+    loads/<table>/<sequence>              the table was loaded anew, or emptied at a target
     copies/<place>.json                   a letter on its way to a queue of its own
     requests/<id>.json                    what an operator asks for
     audit/<id>.json                       what became of it
@@ -30,7 +30,8 @@ from tailrace.failpoint import failpoint
 from tailrace.log import layout
 from tailrace.log.epochs import Fence
 from tailrace.sinks.queue.letter import Letter, LetterLimits, LetterName
-from tailrace.sinks.queue.message import table_code
+from tailrace.sinks.queue.message import Message, offset_part, table_code
+from tailrace.sinks.sink import stream_of
 from tailrace.storage import ObjectExists, Store
 
 
@@ -57,9 +58,7 @@ class DeadLetters:
         self._bytes = 0
 
     def names(self) -> list[LetterName]:
-        """Every letter there is, durably, by place."""
-        # What a killed run has left may not have reached the disk; delivery goes past it now.
-        self._store.sync(self._letters)
+        """Every letter there is, by place."""
         loaded = self._loaded()
         # Floors last: a letter that was copied meanwhile is then seen under one epoch or the other.
         entries, floors = self._store.list(self._letters), self._read_floors()
@@ -75,9 +74,36 @@ class DeadLetters:
         """Those that park their lanes."""
         return [name for name in self.names() if not name.is_outdone]
 
+    def newest(self, code: str, lane: str, *, before: int) -> LetterName | None:
+        """The last that parks a lane, of batches before this one."""
+        loaded = self._loaded()
+        entries = self._store.list(f"{self._letters}{code}/{lane}/")
+        floors = self._read_floors()
+        names = [LetterName.parse(entry.key, entry.size, loaded) for entry in entries]
+        found = [
+            name
+            for name in names
+            if name.sequence < before and not name.is_outdone and not _is_zombies(name, floors)
+        ]
+        return max(found, key=lambda name: (name.place, name.epoch), default=None)
+
+    def settle(self) -> None:
+        """Make them durable, before delivery goes past them: what a killed run has left, or a put
+        that failed, may not have reached the disk. Takes a while if many rows are parked.
+        """
+        self._store.sync(self._letters)
+
     def read(self, name: LetterName) -> Letter:
         """The letter itself; raises SegmentCorrupt, or ObjectMissing if it has just gone."""
         return Letter.from_json(self._store.get(name.key), key=name.key)
+
+    def messages(self, names: Iterable[LetterName]) -> list[Message]:
+        """What some letters hold, to be sent now; raises LogFenced if that is another's to do."""
+        try:
+            return [self.read(name).message for name in names]
+        finally:
+            # Last, because reading takes a while; and what is missing, a successor has sent.
+            self._fence.check()
 
     def put(self, letter: Letter) -> Letter:
         """Keep a letter, durably; returns the one that is kept. Raises SinkError if too many wait,
@@ -111,13 +137,16 @@ class DeadLetters:
             with suppress(ObjectExists):
                 key = self._key(name.table_code, name.lane, name.place)
                 self._store.put_new(key, self._store.get(name.key))
+        failpoint("letter.before_floor")
         with suppress(ObjectExists):
             self._store.put_new(f"{self._floors}{self._fence.epoch:016d}-{sequence:016d}", b"")
         failpoint("letter.after_floor")
         self._store.delete(name.key for name in theirs if name.epoch < self._fence.epoch)
 
     def outdo(self, table: str, sequence: int) -> None:
-        """A load of the table begins, as batch `sequence`: older letters of it count no more."""
+        """A load of the table begins, as batch `sequence`, or that empties a target: older letters
+        of it count no more.
+        """
         key = f"{self._loads}{table_code(table)}/{sequence:016d}"
         with suppress(ObjectExists):
             self._store.put_new(key, b"")
@@ -126,20 +155,29 @@ class DeadLetters:
         """Delete letters so that they stay deleted: later ones of their lanes are going to pass."""
         self._fence.check()
         failpoint("letter.before_delete")
-        self._store.delete([name.key for name in names])
-        self._store.sync(self._letters)
+        # A store deletes in no order: what is left of a lane must be its newest letter.
+        newest = {(name.table_code, name.lane): name.place for name in names}
+        last = {name.place for name in names if newest[name.table_code, name.lane] == name.place}
+        for is_last in (False, True):
+            some = [name for name in names if (name.place in last) is is_last]
+            self._store.delete([name.key for name in some])
+            for lane in {name.key.rpartition("/")[0] for name in some}:
+                self._store.sync(f"{lane}/")
         failpoint("letter.after_delete")
 
     def _require_room(self, size: int) -> None:
         count = len(self._sizes)
         if self._limits.have_room(count, self._bytes + size):
             return
+        is_replay = self._stream != stream_of(self._stream)
+        # A replay's letters are never redriven: it ends, and holds up the log no longer.
+        advice = "mend the receiver and ask again" if is_replay else "redrive or discard"
+        goes_on = "" if is_replay else "; the stream goes on by itself"
         raise SinkError(
             f"the dead letters of stream {self._stream} are full: {count} letters,"
             f" {self._bytes} bytes",
-            hint=f"see `tailrace dlq ls {self._stream}`, then redrive or discard; the stream goes"
-            " on by itself",
-            retry=True,
+            hint=f"see `tailrace dlq ls {self._stream}`, then {advice}{goes_on}",
+            retry=not is_replay,
         )
 
     def _key(self, code: str, lane: str, place: str) -> str:
@@ -168,6 +206,14 @@ def root_of(stream: str) -> str:
 def lanes_of(names: Iterable[LetterName]) -> set[tuple[str, str]]:
     """The tables' codes and lanes of some letters."""
     return {(name.table_code, name.lane) for name in names}
+
+
+def first_letters(names: Iterable[LetterName]) -> dict[tuple[str, str], str]:
+    """By the table's code and the lane, where the first of these letters, by place, stands."""
+    found: dict[tuple[str, str], str] = {}
+    for name in names:
+        found.setdefault((name.table_code, name.lane), offset_part(name.place))
+    return found
 
 
 def _is_zombies(name: LetterName, floors: dict[int, int]) -> bool:

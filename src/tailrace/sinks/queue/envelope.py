@@ -3,8 +3,9 @@
 `debezium` is the JSON of Debezium's PostgreSQL connector without schema: before, after, source, op
 (c, u, d, t; r for the rows of a base) and ts_ms. `plain` says the same in the words that Tailrace
 uses everywhere. An update that changes the key is two messages, as with Debezium: a delete of the
-old key and an insert of the new one, because they belong to different lanes. The same change is
-always the same message, byte by byte; one that is sent by a replay has its id beside the event's.
+old key and an insert of the new one, because they belong to different lanes. A batch that is sent
+again has the same messages, byte by byte; what a load brings anew has the number of another batch
+beside the event's id, and what a replay sends has the replay's as well.
 """
 
 from __future__ import annotations
@@ -82,15 +83,17 @@ class Renderer:
         rows = rows_json(table, self.style)
         moved = np.flatnonzero(_moves(table, rows))
         main = _main(table, rows, moved, sequence, is_base=is_base)
-        messages = self._messages(table, main, np.arange(table.rows.num_rows), rows, replay)
+        mark = f',"batch":{sequence}' + (f',"replay":{_text(replay)}' if replay else "")
+        every = np.arange(table.rows.num_rows)
+        messages = self._messages(table, main, every, rows, mark=mark, replay=replay)
         if len(moved):
-            messages += self._messages(table, _old_half(main, rows, moved), moved, rows, replay)
+            half = _old_half(main, rows, moved)
+            messages += self._messages(table, half, moved, rows, mark=mark, replay=replay)
         return messages
 
     def _messages(
-        self, table: TableChanges, part: _Part, at: Rows, rows: RowsJson, replay: str
+        self, table: TableChanges, part: _Part, at: Rows, rows: RowsJson, *, mark: str, replay: str
     ) -> list[Message]:
-        mark = f',"replay":{_text(replay)}' if replay else ""
         if self.style is Style.DEBEZIUM:
             payloads = self._debezium(table, part, at, mark)
         else:

@@ -122,7 +122,7 @@ KAFKA_UNANSWERED: Final = frozenset({"Timeout", "Disconnect", "Network"})
 def http_failure(status: int, reason: str, *, wait_s: float = 0.0) -> Failure:
     """What an answer that is not 2xx says about all messages of its request."""
     kind = HTTP_STATUS.get(status, Kind.RETRIABLE)
-    hint = "see to the address and to what the receiver allows; the stream then goes on by itself"
+    hint = "see to the address and to what the receiver allows; delivery then goes on by itself"
     failure = Failure(kind, f"HTTP {status}", reason, is_shared=True, wait_s=wait_s)
     return _hinted(failure, hint)
 

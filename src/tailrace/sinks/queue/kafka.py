@@ -2,7 +2,7 @@
 
 A row's messages have its key and so one partition; the next is sent when the one before is
 acknowledged, so the partition has them in order. A job that fails says nothing about single
-messages: those that arrived all the same are found in the topic, by the event ids in their headers.
+messages: those that arrived all the same are found in the topic, by their headers.
 The producer is idempotent: what it repeats by itself is there once.
 """
 
@@ -31,6 +31,7 @@ OPTIONS: Final = ("bootstrap_servers", "topic", "properties", "timeout", "messag
 EVENT_ID: Final = "event_id"
 STREAM: Final = "stream"
 TABLE: Final = "table"
+BATCH: Final = "batch"
 REPLAY: Final = "replay"
 """Headers; the last only of what a replay sends."""
 
@@ -194,12 +195,12 @@ class KafkaSender:
 
     def _delivery_ids(self, since_s: float) -> frozenset[str]:
         topic = self._session.read.format("kafka").options(**self._options.consumer(since_s)).load()
-        headers = topic.selectExpr(*map(_FIND.format, (EVENT_ID, STREAM, REPLAY))).toArrow()
+        headers = topic.selectExpr(*map(_FIND.format, (EVENT_ID, BATCH, STREAM, REPLAY))).toArrow()
         return frozenset(
-            delivery_id(row[EVENT_ID], row[REPLAY] or "")
+            delivery_id(row[EVENT_ID], batch=row[BATCH] or "", replay=row[REPLAY] or "")
             for row in headers.to_pylist()
             # Another stream may send the same change to the same topic.
-            if row[EVENT_ID] and row[STREAM] == self._sends_for
+            if row[STREAM] == self._sends_for and row[EVENT_ID]
         )
 
 
@@ -225,6 +226,7 @@ def _rows(messages: Sequence[Message], stream: str) -> pa.Table:
 
 def _headers(message: Message, stream: str) -> list[tuple[str, bytes]]:
     found = {EVENT_ID: message.event_id, STREAM: stream, TABLE: message.table}
+    found[BATCH] = str(message.sequence)
     if message.replay:
         found[REPLAY] = message.replay
     return [(name, value.encode()) for name, value in found.items()]

@@ -188,10 +188,10 @@ def delivery_id_of(data: bytes, sent_for: str) -> str:
     """
     try:
         match json.loads(data):
-            case {"event_id": str(found), "stream": str(name), **rest} | {
-                "source": {"event_id": str(found), "name": str(name), **rest}
+            case {"event_id": str(found), "batch": int(batch), "stream": str(name), **rest} | {
+                "source": {"event_id": str(found), "batch": int(batch), "name": str(name), **rest}
             } if name == sent_for:
-                return delivery_id(found, str(rest.get("replay", "")))
+                return delivery_id(found, batch=str(batch), replay=str(rest.get("replay", "")))
     except ValueError:
         pass
     return ""

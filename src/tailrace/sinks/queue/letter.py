@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from tailrace.errors import SegmentCorrupt
 from tailrace.model import Lsn
-from tailrace.sinks.queue.message import Message
+from tailrace.sinks.queue.message import Message, sequence_of
 from tailrace.sinks.queue.parked import ToPark
 
 
@@ -82,7 +82,7 @@ class LetterLimits:
 
 @dataclass(frozen=True, slots=True)
 class LetterName:
-    """A letter as a listing shows it. `is_outdone` if its table was loaded anew since."""
+    """A letter as a listing shows it. `is_outdone` if its table was loaded or emptied since."""
 
     key: str
     table_code: str
@@ -97,10 +97,10 @@ class LetterName:
         """From its key; `loaded` has the number of the newest load by the code of a table."""
         code, lane, last = key.split("/")[-3:]
         place, epoch, _ = last.split(".")
-        is_outdone = int(place.partition("-")[0]) < loaded.get(code, 0)
+        is_outdone = sequence_of(place) < loaded.get(code, 0)
         return cls(key, code, lane, place, size, is_outdone, int(epoch))
 
     @property
     def sequence(self) -> int:
         """The number of the batch that it belongs to."""
-        return int(self.place.partition("-")[0])
+        return sequence_of(self.place)

@@ -34,9 +34,16 @@ class Message:
     replay: str = ""
 
     @property
+    def sequence(self) -> int:
+        """The number of the batch that it belongs to."""
+        return sequence_of(self.place)
+
+    @property
     def delivery_id(self) -> str:
-        """The same only if it is sent again by mistake: not for a replay, which means to."""
-        return delivery_id(self.event_id, self.replay)
+        """The same only if it is sent again by mistake: not if a load brings it anew, or a replay,
+        which mean to.
+        """
+        return delivery_id(self.event_id, batch=str(self.sequence), replay=self.replay)
 
     @property
     def is_barrier(self) -> bool:
@@ -49,9 +56,11 @@ class Message:
         return self.lane if self.key else self.event_id
 
 
-def delivery_id(event_id: str, replay: str) -> str:
-    """What tells a message from the same one in a replay."""
-    return f"{event_id}@{replay}" if replay else event_id
+def delivery_id(event_id: str, *, batch: str, replay: str) -> str:
+    """What tells a message from the same one of another batch, or of a replay. The numbers of a
+    stream's batches never come back.
+    """
+    return f"{event_id}@{batch}@{replay}"
 
 
 def lane_of(table: str, key: str) -> str:
@@ -68,3 +77,13 @@ def table_code(table: str) -> str:
 def place_of(sequence: int, commit_lsn: int, ordinal: int, half: int) -> str:
     """Fixed width, so that text sorts as the log does. A load's TRUNCATE has ordinal -1."""
     return f"{sequence:016d}-{commit_lsn:016X}-{ordinal + 1:016X}-{half}"
+
+
+def sequence_of(place: str) -> int:
+    """The number of the batch that a place is in."""
+    return int(place.partition("-")[0])
+
+
+def offset_part(place: str) -> str:
+    """A place without the number of its batch, which a replay has others of."""
+    return place.partition("-")[2]

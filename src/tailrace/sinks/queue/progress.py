@@ -44,12 +44,15 @@ class Progress:
         return min((entry.modified_s for entry in entries), default=None)
 
     def save(self, sequence: int, count: int) -> None:
-        """So many are settled; what is older is forgotten."""
+        """So many are settled; what is older is forgotten. Raises LogFenced."""
         self._fence.check()
         failpoint("progress.before_save")
         with suppress(ObjectExists):
             self._store.put_new(f"{self._prefix}{sequence:016d}-{count:016d}", b"")
         failpoint("progress.after_save")
+        # Whoever has taken over before this put goes on from an older count: sending more behind
+        # this one would be a second window.
+        self._fence.check()
         old = [entry.key for entry in self._store.list(self._prefix)][:-_KEEP]
         self._store.delete(old)
 

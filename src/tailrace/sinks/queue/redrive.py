@@ -4,15 +4,16 @@ A request is an object that the pipeline finds, carries out between two batches 
 became of it is kept in the audit. So only one process ever sends a stream's messages, and a lane
 that is redriven is closed to newer ones until the last of its letters is delivered.
 
-Done again after a crash, a redrive sends letters again that were delivered and not yet deleted:
-with the same event ids, in the same order, and still before anything newer of their lanes.
+Done again after a crash, a redrive sends letters again that were delivered and not yet deleted: at
+most one window, with the same event ids, in the same order, and still before anything newer of
+their lanes.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -22,12 +23,15 @@ from tailrace.errors import SegmentCorrupt
 from tailrace.failpoint import failpoint
 from tailrace.sinks.queue.dead_letter import DeadLetters, lanes_of, root_of
 from tailrace.sinks.queue.letter import LetterName
+from tailrace.sinks.queue.limits import WindowLimits
 from tailrace.sinks.queue.message import TABLE_LANE, Message
 from tailrace.sinks.queue.outlet import Sent
 from tailrace.sinks.queue.parked import Parked
 from tailrace.storage import ObjectExists, ObjectMissing, Store
 
 _LETTERS_AT_ONCE: Final = 1000
+_BEHIND: Final = "behind another letter"
+_OUTDONE: Final = "its table was loaded or emptied since"
 
 Send = Callable[[Sequence[Message], Parked], Sent]
 
@@ -112,9 +116,19 @@ class Requests:
 
 
 def carry_out(
-    request: Request, requests: Requests, letters: DeadLetters, send: Send, *, now: float
+    request: Request,
+    requests: Requests,
+    letters: DeadLetters,
+    send: Send,
+    *,
+    window: WindowLimits,
+    now: float,
+    is_whole: bool = False,
 ) -> tuple[str, ...]:
-    """Do what is asked for and record it; returns the places of the letters that are gone."""
+    """Do what is asked for and record it; returns the places of the letters that are gone. No more
+    than a window is sent before those that have arrived are deleted. If letters are whole, the
+    newest of a lane stands for those before it. Raises LogFenced.
+    """
     names, at = letters.names(), datetime.fromtimestamp(now, UTC).isoformat()
     # By place: an epoch that takes the stream over gives its letters other keys.
     meant = frozenset(key.rsplit("/", 1)[-1].partition(".")[0] for key in request.letters)
@@ -126,9 +140,11 @@ def carry_out(
         failpoint("discard.after_audit")
         letters.remove(chosen)
     else:
-        audit = _redrive(request, letters, names, lanes_of(chosen), send, at)
+        lanes = lanes_of(chosen)
+        audit = _redrive(request, letters, names, lanes, send, window, at, is_whole=is_whole)
         failpoint("redrive.before_audit")
         requests.record(audit)
+        failpoint("redrive.after_audit")
     requests.finish(request)
     return audit.done
 
@@ -139,29 +155,60 @@ def _redrive(
     names: Sequence[LetterName],
     lanes: set[tuple[str, str]],
     send: Send,
+    window: WindowLimits,
     at: str,
+    *,
+    is_whole: bool,
 ) -> Audit:
     # A barrier of the same tables decides what may pass it, also if it was not asked for.
     lanes |= {(code, TABLE_LANE) for code, _ in lanes}
-    failed = {name.place: "its table was loaded anew since" for name in names if name.is_outdone}
+    failed = dict.fromkeys((name.place for name in names if name.is_outdone), _OUTDONE)
     waiting = [name for name in names if not name.is_outdone]
     parked = Parked.of(lanes_of(waiting) - lanes)
     chosen = [name for name in waiting if (name.table_code, name.lane) in lanes]
     done: list[str] = []
     error = ""
-    for first in range(0, len(chosen), _LETTERS_AT_ONCE):
-        some = chosen[first : first + _LETTERS_AT_ONCE]
+    older = _older(chosen) if is_whole else {}
+    if is_whole:
+        chosen = [name for name in chosen if name.place in older]
+    for some in _pieces(chosen, window):
         failpoint("redrive.before_send")
-        sent = send([letters.read(name).message for name in some], parked)
+        sent = send(letters.messages(some), parked)
         failpoint("redrive.after_send")
-        letters.remove([name for name in some if name.place in sent.delivered])
-        done.extend(name.place for name in some if name.place in sent.delivered)
+        arrived = [name for name in some if name.place in sent.delivered]
+        gone = [each for name in arrived for each in (*older.get(name.place, ()), name)]
+        letters.remove(gone)
+        done.extend(name.place for name in gone)
         for place, park in sent.refused.items():
-            failed[place] = str(park.failure) if park.failure else "behind another letter"
+            failed[place] = str(park.failure) if park.failure else _BEHIND
+            failed |= dict.fromkeys((name.place for name in older.get(place, ())), _BEHIND)
         if sent.error is not None:
             error = str(sent.error)
             break
     return Audit(request, at, tuple(done), failed, error)
+
+
+def _older(names: Sequence[LetterName]) -> dict[str, list[LetterName]]:
+    """By the place of the newest letter of each lane, those before it."""
+    lanes: dict[tuple[str, str], list[LetterName]] = {}
+    for name in names:
+        lanes.setdefault((name.table_code, name.lane), []).append(name)
+    return {some[-1].place: some[:-1] for some in lanes.values()}
+
+
+def _pieces(names: Sequence[LetterName], window: WindowLimits) -> Iterator[list[LetterName]]:
+    """In order, each no larger than a window; a letter is larger than its message."""
+    count_max = min(_LETTERS_AT_ONCE, window.message_count)
+    some: list[LetterName] = []
+    size = 0
+    for name in names:
+        if some and (len(some) == count_max or size + name.size > window.bytes_max):
+            yield some
+            some, size = [], 0
+        some.append(name)
+        size += name.size
+    if some:
+        yield some
 
 
 def _request(value: dict[str, object]) -> Request:

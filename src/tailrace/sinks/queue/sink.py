@@ -10,20 +10,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import pyarrow as pa
 
-from tailrace.errors import LogFenced, SinkError, StoreError
 from tailrace.log import read_genesis
 from tailrace.log.epochs import newest_fence
 from tailrace.model import Relation
 from tailrace.sinks.queue.copier import Copier
-from tailrace.sinks.queue.dead_letter import DeadLetters, lanes_of
+from tailrace.sinks.queue.dead_letter import DeadLetters, first_letters, lanes_of
 from tailrace.sinks.queue.envelope import Renderer
 from tailrace.sinks.queue.letter import Letter
-from tailrace.sinks.queue.message import Message
+from tailrace.sinks.queue.message import Message, offset_part, sequence_of, table_code
 from tailrace.sinks.queue.options import QueueOptions
 from tailrace.sinks.queue.outbox import Outbox
 from tailrace.sinks.queue.outlet import Outlet, Sent
@@ -32,6 +31,7 @@ from tailrace.sinks.queue.passage import Passage
 from tailrace.sinks.queue.progress import Progress
 from tailrace.sinks.queue.redrive import Requests, carry_out
 from tailrace.sinks.queue.sender import CLOCKS_S, Sender
+from tailrace.sinks.queue.ticker import Ticker
 from tailrace.sinks.sink import Batch, Holds, Load, stream_of
 from tailrace.storage import Store
 
@@ -67,7 +67,10 @@ class QueueSink:
         self._letters = DeadLetters(store, stream, options.letters, self._fence)
         self._requests = Requests(store, stream)
         self._progress = Progress(store, stream, self._fence)
+        self._store = store
         self._stream = stream
+        self._window = options.window
+        self._undelivered: DeadLetters | None = None
         self._parked: Parked | None = None
         self._redriven: set[str] = set()
         self._passage: Passage | None = None
@@ -81,13 +84,18 @@ class QueueSink:
             outbox = Outbox(store, stream, options.letters)
             self._copier = Copier(outbox, dead_letter_sender, stream, options.window)
             self._copier.start()
-        self._ticker = threading.Thread(target=self._tick, name="tailrace-dlq", daemon=True)
-        self._ticker.start()
+        self._ticker = Ticker(self.serve_requests, stream, every_s=REQUESTS_S, stop=self._stop)
 
     @property
     def retry_count(self) -> int:
         """How many messages were sent once more because the queue did not take them."""
         return self._outlet.retry_count
+
+    def leave_out_undelivered(self) -> None:
+        """Let a replay send nothing that waits among the dead letters of the stream itself: it was
+        never delivered, and is going to be, in its order, by a redrive.
+        """
+        self._undelivered = DeadLetters(self._store, stream_of(self._stream))
 
     def prepare(self, relation: Relation) -> None:
         """A queue takes every table."""
@@ -115,6 +123,10 @@ class QueueSink:
         """Nothing is recorded."""
         return {}
 
+    def occupied(self, relations: Iterable[Relation]) -> set[str]:
+        """Nothing is held."""
+        return set()
+
     def close(self) -> None:
         """Whatever waits to be tried again is left to the next run."""
         self._stop.set()
@@ -137,7 +149,7 @@ class QueueSink:
             saved, arrived = self._progress.count(sequence), self._arrived(sequence)
         if self._sender.reads_back and not saved:
             self._progress.save(sequence, 0)
-        self._redriven = {place for place in self._redriven if int(place[:16]) >= sequence}
+        self._redriven = {place for place in self._redriven if sequence_of(place) >= sequence}
         self._passage = Passage(sequence, saved, arrived)
         return self._passage
 
@@ -151,8 +163,11 @@ class QueueSink:
         first = passage.enter(messages)
         parked = self._parked
         if parked is None:
+            self._letters.settle()
             parked = self._parked = Parked.of(lanes_of(self._letters.waiting()))
         settled = passage.settled_of(messages, first, self._redriven)
+        if self._undelivered is not None:
+            settled += _among(messages, first_letters(self._undelivered.waiting()))
         window = self._outlet.window(messages, parked, settled)
 
         def save(frontier: int) -> None:
@@ -185,30 +200,23 @@ class QueueSink:
             self._fence.check()
             self._copier.put(kept)
 
-    def _tick(self) -> None:
-        while not self._stop.wait(REQUESTS_S):
-            try:
-                self.serve_requests()
-            except LogFenced as error:
-                logger.info("dead letters are left to another error=%s", error)
-                return
-            except StoreError as error:
-                logger.warning("dead letters cannot be reached error=%s", error)
-            except SinkError as error:
-                logger.info("dead letters are left to the next run error=%s", error)
-            except Exception:
-                logger.exception("a request about dead letters failed stream=%s", self._stream)
-
     def serve_requests(self) -> None:
         """Carry out what operators have asked for, between two batches."""
         for request in self._requests.pending():
             with self._lock:
                 self._fence.check()
-                gone = carry_out(
-                    request, self._requests, self._letters, self._redrive, now=time.time()
-                )
+                try:
+                    gone = carry_out(
+                        request,
+                        self._requests,
+                        self._letters,
+                        self._redrive,
+                        window=self._window,
+                        now=time.time(),
+                    )
+                finally:
+                    self._parked = None
                 self._redriven.update(gone)
-                self._parked = None
             logger.info(
                 "dead letters %s stream=%s count=%d", request.action, self._stream, len(gone)
             )
@@ -218,7 +226,19 @@ class QueueSink:
         if sent.error is not None and self._stop.is_set():
             # The next run carries the request out.
             raise sent.error
+        # At once: what follows may fail, and an unfinished batch must not send these again.
+        self._redriven.update(sent.delivered)
         return sent
+
+
+def _among(messages: Sequence[Message], letters: Mapping[tuple[str, str], str]) -> list[int]:
+    """Those that have a letter, or stand behind one of their lane, by the first letter of each."""
+    lanes = ((table_code(message.table), message.lane) for message in messages)
+    return [
+        at
+        for at, (message, lane) in enumerate(zip(messages, lanes, strict=True))
+        if lane in letters and offset_part(message.place) >= letters[lane]
+    ]
 
 
 def _database(store: Store) -> str:

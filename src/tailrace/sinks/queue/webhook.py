@@ -1,7 +1,7 @@
 """Messages to an HTTP address: `{"messages":[…]}`, signed, in order.
 
 A request is taken whole or not at all, so it may hold several messages of a row. Its
-`Idempotency-Key` is made of the event ids in it: the same messages sent again have the same key.
+`Idempotency-Key` is made of their delivery ids: the same messages sent again have the same key.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pydantic import SecretStr
 from tailrace import __version__
 from tailrace.errors import ConfigError
 from tailrace.sinks.queue.errors import Failure, http_failure, no_answer
+from tailrace.sinks.queue.exchange import Connection
 from tailrace.sinks.queue.message import Message
 from tailrace.sinks.queue.options import count, seconds, text
 from tailrace.sinks.queue.sender import RequestLimits
@@ -74,7 +75,7 @@ class WebhookSender:
         self._path = (address.path or "/") + (f"?{address.query}" if address.query else "")
         self._secret = options.secret.encode()
         self._local = threading.local()
-        self._connections: list[http.client.HTTPConnection] = []
+        self._connections: list[Connection] = []
         self.limits = RequestLimits(
             message_count=options.batch_count,
             request_bytes=options.batch_bytes,
@@ -100,6 +101,7 @@ class WebhookSender:
     def _post(self, messages: Sequence[Message]) -> Failure | None:
         body = b'{"messages":[' + b",".join(message.payload for message in messages) + b"]}"
         connection = self._connection()
+        connection.deadline.set()
         try:
             connection.request("POST", self._path, body, self._headers(messages, body))
             response = connection.getresponse()
@@ -129,16 +131,10 @@ class WebhookSender:
             headers[SIGNATURE] = signature(self._secret, body, int(time.time()))
         return headers
 
-    def _connection(self) -> http.client.HTTPConnection:
-        connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
+    def _connection(self) -> Connection:
+        connection: Connection | None = getattr(self._local, "connection", None)
         if connection is None:
-            timeout_s = self._options.timeout_s
-            if self._tls is None:
-                connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
-            else:
-                connection = http.client.HTTPSConnection(
-                    self._host, self._port, timeout=timeout_s, context=self._tls
-                )
+            connection = Connection(self._host, self._port, self._tls, self._options.timeout_s)
             self._local.connection = connection
             self._connections.append(connection)
         return connection

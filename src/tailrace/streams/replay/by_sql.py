@@ -12,12 +12,14 @@ nothing is replayed twice.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
 from tailrace.control.stream_replays import ReplayColumns, write_available, write_replay
-from tailrace.control.streams import StreamRow
+from tailrace.control.streams import Moment, Status, StreamRow
 from tailrace.errors import ConfigError
+from tailrace.failpoint import failpoint
 from tailrace.log import Reader
 from tailrace.postgres.session import Connection
 from tailrace.storage import Store
@@ -28,6 +30,7 @@ from tailrace.streams.replay.window import available
 AVAILABLE_S: Final = 10.0
 """How often it is told what the log has."""
 
+_REFUSED: Final = "another window was refused: this one is under way"
 _TAKEN: Final = re.compile(r"asked as ([0-9T]+-[0-9a-f]+)")
 
 
@@ -74,20 +77,23 @@ class ReplaysBySql:
         asked = ReplayColumns.of(row)
         is_next = asked.from_ts is not None and not _is_of(outcome, asked.from_ts, asked.to_ts)
         window = (asked.from_ts, asked.to_ts) if is_next else (None, None)
+        failpoint("replay.before_told")
         write_replay(conn, self._source, row, ReplayColumns(*window, None, _told(outcome)))
+        failpoint("replay.after_told")
 
     def _take(
-        self, conn: Connection, row: StreamRow, from_ts: datetime, to_ts: datetime | None
+        self, conn: Connection, row: StreamRow, from_ts: Moment, to_ts: Moment | None
     ) -> None:
         now = datetime.now(UTC)
-        until = min(to_ts or now, now)
         try:
+            until = min(_time(to_ts or now), now)
             request = self._request(row, from_ts, until, now)
         except ConfigError as error:
             self._refuse(conn, row, error)
             return
-        note = f"asked as {request.id}"
+        note = _asked(row, request.id)
         if write_replay(conn, self._source, row, ReplayColumns(from_ts, until, 0.0, note)):
+            failpoint("replay.after_note")
             self._put(conn, row, request)
 
     def _ask(
@@ -95,8 +101,8 @@ class ReplaysBySql:
         conn: Connection,
         row: StreamRow,
         number: str,
-        from_ts: datetime,
-        to_ts: datetime | None,
+        from_ts: Moment,
+        to_ts: Moment | None,
     ) -> None:
         """The one who took the id has died before it asked."""
         now = datetime.now(UTC)
@@ -113,6 +119,8 @@ class ReplaysBySql:
             self._replays.ask(request)
         except ConfigError as error:
             self._refuse(conn, row, error)
+        else:
+            failpoint("replay.after_ask")
 
     def _refuse(self, conn: Connection, row: StreamRow, error: ConfigError) -> None:
         note = f"refused: {error} ({error.hint})"
@@ -123,6 +131,8 @@ class ReplaysBySql:
     ) -> None:
         if current is not None and current.id == number:
             self._replays.cancel(row.name)
+            note = _asked(row, number, "cancelled")
+            write_replay(conn, self._source, row, replace(ReplayColumns.of(row), note=note))
         else:
             note = "cancelled before it began"
             write_replay(conn, self._source, row, ReplayColumns(None, None, None, note))
@@ -132,29 +142,50 @@ class ReplaysBySql:
         assert isinstance(current.since, int) and isinstance(current.until, int)
         window = to_time(current.since), to_time(current.until)
         is_same = window == (row.replay_from_ts, row.replay_to_ts)
-        note = ReplayColumns.of(row).note or ""
-        if not is_same:
-            note = f"asked as {current.id}; another window was refused: this one is under way"
+        is_refused = not is_same or _REFUSED in (ReplayColumns.of(row).note or "")
         progress = self._replays.progress(row.name)
+        trouble = [f"tried again: {progress.trouble}"] if progress and progress.trouble else []
+        note = _asked(row, current.id, *[_REFUSED] * is_refused, *trouble)
         share = round(progress.share, 3) if progress is not None else 1.0
         write_replay(conn, self._source, row, ReplayColumns(*window, share, note))
 
     def _request(
         self,
         row: StreamRow,
-        from_ts: datetime,
-        until: datetime,
+        from_ts: Moment,
+        until: Moment,
         now: datetime,
         number: str = "",
     ) -> Request:
-        return Request.new(
-            row.name, to_us(from_ts), to_us(until), now=now, via="sql", number=number
-        )
+        window = to_us(_time(from_ts)), to_us(_time(until))
+        return Request.new(row.name, *window, now=now, via="sql", number=number)
 
 
-def _is_of(outcome: Outcome, from_ts: datetime, to_ts: datetime | None) -> bool:
+def _asked(row: StreamRow, number: str, *said: str) -> str:
+    """The note of one that is not over; it says so if nothing can come of it for now."""
+    waits = []
+    if row.paused:
+        waits = ["waits until the stream is resumed"]
+    elif row.status is Status.STOPPED:
+        waits = ["waits until the stream is delivered again: it has stopped"]
+    return "; ".join([f"asked as {number}", *said, *waits])
+
+
+def _is_of(outcome: Outcome, from_ts: Moment, to_ts: Moment | None) -> bool:
     """Whether it is the outcome of this window."""
-    return to_ts is not None and outcome.window == show_window(to_us(from_ts), to_us(to_ts))
+    if isinstance(from_ts, str) or isinstance(to_ts, str) or to_ts is None:
+        return False
+    return outcome.window == show_window(to_us(from_ts), to_us(to_ts))
+
+
+def _time(moment: Moment) -> datetime:
+    """Raises ConfigError if nothing can have been committed then."""
+    if isinstance(moment, str):
+        raise ConfigError(
+            f"{moment} is not within the years 1 to 9999",
+            hint="replay_from_ts = available_from_ts replays all that the log has",
+        )
+    return moment
 
 
 def _told(outcome: Outcome) -> str:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import Final
 
 from tailrace.backoff import Backoff
-from tailrace.errors import LogFenced, StoreError, TailraceError
+from tailrace.errors import LogError, LogFenced, SegmentCorrupt, StoreError, TailraceError
 from tailrace.log.epochs import Fence
 from tailrace.storage import Store
 from tailrace.streams.failure import failure_of
@@ -41,6 +43,8 @@ class ReplayLookout:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._look_at = 0.0
+        self._trouble: str | None = None
+        """What was told of it; None if that was another process."""
         self.replayed_count = 0
         """How many changes the replays that are over have delivered again."""
 
@@ -59,6 +63,9 @@ class ReplayLookout:
         except StoreError as error:
             logger.debug("requests for replays cannot be read error=%s", error)
             return
+        except SegmentCorrupt as error:
+            self._discard(str(error), fence)
+            return
         if request is not None:
             name = f"tailrace-replay-{self._stream}"
             self._thread = threading.Thread(
@@ -75,6 +82,8 @@ class ReplayLookout:
     def serve(self, request: Request, fence: Fence) -> None:
         """Carry a request out, unless told to stop, or overtaken, before it is over."""
         unknown = 0
+        self._backoff.reset()
+        self._trouble = None
         while not self._stop.is_set():
             try:
                 outcome = self._replays.outcome(request) or self._carry_out(request, fence)
@@ -97,7 +106,34 @@ class ReplayLookout:
                 if unknown > UNKNOWN_FAILURES_MAX:
                     self._finish(request, self._failed(request, failure.error), fence)
                     return
+                self._tell_trouble(request, failure.error)
                 self._stop.wait(self._backoff.next_s())
+
+    def _discard(self, reason: str, fence: Fence) -> None:
+        try:
+            outcome = self._replays.discard(self._stream, reason, fence)
+        except LogError as error:
+            logger.debug("request for a replay stays stream=%s error=%s", self._stream, error)
+        else:
+            logger.warning(
+                "replay over stream=%s id=%s state=%s note=%s",
+                *(self._stream, outcome.id, outcome.state, outcome.note),
+            )
+
+    def _tell_trouble(self, request: Request, error: TailraceError) -> None:
+        told = _with_hint(error)
+        if told != self._trouble:
+            # A store that cannot be reached is trouble that cannot be told.
+            with suppress(StoreError):
+                self._replays.tell_trouble(request, told)
+                self._trouble = told
+
+    def _gets_on(self, request: Request) -> None:
+        self._backoff.reset()
+        if self._trouble != "":
+            with suppress(StoreError):
+                self._replays.clear_trouble(request)
+                self._trouble = ""
 
     def _is_overtaken(self, fence: Fence) -> bool:
         """Whether it is not only a number that was taken by the one before us."""
@@ -111,7 +147,8 @@ class ReplayLookout:
 
     def _carry_out(self, request: Request, fence: Fence) -> Outcome:
         try:
-            outcome = self._replaying.carry_out(request, self._stop, fence)
+            gets_on = partial(self._gets_on, request)
+            return self._replaying.carry_out(request, self._stop, fence, gets_on)
         except LogFenced:
             # Another process carries it out: what becomes of it is for that one to say.
             raise
@@ -119,14 +156,11 @@ class ReplayLookout:
             if error.retry:
                 raise
             return self._failed(request, error)
-        self._backoff.reset()
-        return outcome
 
     def _failed(self, request: Request, error: TailraceError) -> Outcome:
         progress = self._replays.progress(self._stream)
-        hint = f" ({error.hint})" if error.hint else ""
         count = progress.change_count if progress is not None else 0
-        return outcome_of(request, "failed", count, f"{error}{hint}")
+        return outcome_of(request, "failed", count, _with_hint(error))
 
     def _finish(self, request: Request, outcome: Outcome, fence: Fence) -> None:
         self._replays.finish(request, outcome, fence)
@@ -135,3 +169,7 @@ class ReplayLookout:
             "replay over stream=%s id=%s state=%s changes=%d note=%s",
             *(self._stream, request.id, outcome.state, outcome.change_count, outcome.note),
         )
+
+
+def _with_hint(error: TailraceError) -> str:
+    return f"{error} ({error.hint})" if error.hint else str(error)

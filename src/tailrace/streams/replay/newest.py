@@ -1,7 +1,11 @@
 """Changes of the past as what they still mean for a target that holds rows of today.
 
     a key that was changed again since, or emptied by a TRUNCATE or a load      nothing
+    a key whose last change is none of those that are meant                     nothing
     any other                                                                   what became of it
+
+Which ones are meant is asked of the last change alone: clocks may be set back, so a change that is
+not meant may stand between two that are, or behind them.
 
 Rows are brought to the table's shape of today. A column that came later keeps what the target has;
 so does a value that Postgres did not send because it had not changed.
@@ -16,6 +20,7 @@ import pyarrow as pa
 
 from tailrace.decode import TableChanges, arrow_schema, change_schema
 from tailrace.decode.arrays import nulls
+from tailrace.decode.times import is_between
 from tailrace.errors import SchemaError
 from tailrace.model import Offset, Op, Origin, Relation
 from tailrace.model.change import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, ORIGIN, TEXT, UNCHANGED, XID
@@ -30,9 +35,15 @@ _PLACE = (COMMIT_LSN, ORDINAL, COMMIT_TS)
 
 
 def newest_rows(
-    changes: TableChanges, upto: Offset, later: LaterKeys, shape: Relation
+    changes: TableChanges,
+    upto: Offset,
+    later: LaterKeys,
+    shape: Relation,
+    between_us: tuple[int, int] | None = None,
 ) -> TableChanges | None:
     """What the changes of a batch that ends at `upto` still mean, in this shape; None if nothing.
+    They are all that the log has of the table there; those that are meant were committed between
+    these times.
 
     Raises SchemaError if a row cannot be brought to it.
     """
@@ -40,9 +51,12 @@ def newest_rows(
         return None
     changes = _after(changes, later.emptied_at)
     folded = fold(changes)
+    is_all_meant = between_us is None or is_between(changes.rows, *between_us).all()
     parts = []
     for rows, op in ((folded.upserts, Op.UPDATE), (folded.deletes, Op.DELETE)):
         stays = ~later.concern(key_columns(rows, shape.key), upto)
+        if between_us is not None and not is_all_meant:
+            stays &= is_between(_last_places(rows, changes), *between_us)
         if stays.any():
             made = _changes(rows, _kept(folded, op, rows, shape), op, shape, changes)
             parts.append(made.filter(pa.array(stays)))
@@ -97,13 +111,18 @@ def _places(rows: pa.Table, op: Op, like: TableChanges) -> dict[str, Column]:
     if op is not Op.DELETE:
         last_one = pa.array(np.full(rows.num_rows, like.rows.num_rows - 1))
         return {name: like.rows.column(name).take(last_one) for name in _PLACE}
+    places = _last_places(rows, like)
+    return {name: places.column(name) for name in _PLACE}
+
+
+def _last_places(rows: pa.Table, like: TableChanges) -> pa.Table:
+    """Where and when the last change of each of these keys happened."""
     changes = like.rows.filter(pa.array(~is_op(like.rows, Op.TRUNCATE))).combine_chunks()
     events = Events.of(changes, like.relation)
     last = events.last_of_each_key()
     key = list(like.relation.key)
     at = find_keys(rows.select(key), events.keys.take(events.key[last]).select(key))
-    places = changes.select(list(_PLACE)).take(events.row[last][at])
-    return {name: places.column(name) for name in _PLACE}
+    return changes.select(list(_PLACE)).take(events.row[last][at])
 
 
 def _typed(values: Column, kind: pa.DataType, name: str, relation: Relation) -> Column:

@@ -61,7 +61,7 @@ class Request:
         now_us = to_us(now)
         until = now_us if until is None else until
         _check(since, until, now_us)
-        number = number or f"{now.astimezone(UTC):%Y%m%dT%H%M%S%f}-{secrets.token_hex(4)}"
+        number = number or new_id(now)
         return cls(number, stream, since, until, tuple(tables), tuple(key), to_sink, rate, who, via)
 
     @property
@@ -122,6 +122,11 @@ def _check(since: Bound, until: Bound, now_us: int) -> None:
             f"the replay would begin at {show_bound(since)}, after its end at {show_bound(until)}",
             hint="exchange the two",
         )
+
+
+def new_id(now: datetime) -> str:
+    """One that sorts by time."""
+    return f"{now.astimezone(UTC):%Y%m%dT%H%M%S%f}-{secrets.token_hex(4)}"
 
 
 def to_us(moment: datetime) -> int:

@@ -3,6 +3,7 @@
     replays/<stream>/request.json      what is asked for; gone when it is over
     replays/<stream>/begun/<id>.json   the range that it means
     replays/<stream>/cancel/<id>       somebody wants it to end
+    replays/<stream>/trouble/<id>      why it does not get on for now
     replays/<stream>/done/<id>.json    what became of it
 
 The request is put only if absent, so two operators cannot both ask. What becomes of it is put
@@ -24,7 +25,7 @@ from tailrace.log.epochs import Fence
 from tailrace.sinks.sink import REPLAY_SUFFIX
 from tailrace.storage import ObjectExists, ObjectMissing, Store
 from tailrace.streams.record import StreamRecord
-from tailrace.streams.replay.request import Request
+from tailrace.streams.replay.request import Request, new_id
 from tailrace.streams.replay.window import Window
 
 _OUTCOMES_MAX: Final = 20
@@ -47,13 +48,16 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a replay is; `share` is 0 until it has begun."""
+    """How far a replay is; `share` is 0 until it has begun. `trouble` is why it does not get on, if
+    it is being tried again.
+    """
 
     request: Request
     has_begun: bool = False
     share: float = 0.0
     change_count: int = 0
     note: str = ""
+    trouble: str = ""
 
 
 class Replays:
@@ -75,7 +79,7 @@ class Replays:
             ) from error
 
     def current(self, stream: str) -> Request | None:
-        """The one that waits or runs."""
+        """The one that waits or runs; raises SegmentCorrupt if it cannot be read."""
         try:
             return Request.from_json(self._store.get(layout.replay_key(stream)))
         except ObjectMissing:
@@ -93,6 +97,23 @@ class Replays:
         """Whether somebody wants it to end."""
         wanted = f"{layout.replay_prefix(request.stream)}cancel/{request.id}"
         return any(entry.key == wanted for entry in self._store.list(_folder(request, "cancel")))
+
+    def tell_trouble(self, request: Request, reason: str) -> None:
+        """Say why it does not get on, until it does; for who watches, and nobody decides by it."""
+        self.clear_trouble(request)
+        with suppress(ObjectExists):
+            self._store.put_new(f"{_folder(request, 'trouble')}{request.id}", reason.encode())
+
+    def clear_trouble(self, request: Request) -> None:
+        """It gets on again, or is over."""
+        entries = self._store.list(_folder(request, "trouble"))
+        self._store.delete([entry.key for entry in entries])
+
+    def _trouble(self, request: Request) -> str:
+        try:
+            return self._store.get(f"{_folder(request, 'trouble')}{request.id}").decode()
+        except ObjectMissing:
+            return ""
 
     def window(self, request: Request) -> Window | None:
         """The range that it means, if that is fixed."""
@@ -144,20 +165,35 @@ class Replays:
             f"{layout.replay_prefix(request.stream)}cancel/{request.id}",
         ]
         self._store.delete(rest)
+        self.clear_trouble(request)
         failpoint("replay.after_clear")
+
+    def discard(self, stream: str, reason: str, fence: Fence) -> Outcome:
+        """End a request that cannot be read: nobody can carry it out, and while it is there none
+        can be asked for. Raises LogFenced if that is for another to do.
+        """
+        fence.check()
+        now = datetime.now(UTC)
+        at = now.isoformat(timespec="seconds")
+        outcome = Outcome(new_id(now), "failed", "a window that is not known", 0, reason, at)
+        key = f"{layout.replay_prefix(stream)}done/{outcome.id}.json"
+        self._store.put_new(key, json.dumps(asdict(outcome)).encode())
+        StreamRecord(self._store, record_name(stream)).release()
+        self._store.delete([layout.replay_key(stream)])
+        return outcome
 
     def progress(self, stream: str) -> Progress | None:
         """How far the one that waits or runs is."""
         request = self.current(stream)
         if request is None:
             return None
-        window = self.window(request)
+        window, trouble = self.window(request), self._trouble(request)
         if window is None:
-            return Progress(request)
+            return Progress(request, trouble=trouble)
         record = StreamRecord(self._store, record_name(stream))
         newest = record.newest()
         if newest is None or newest.selection != run_name(request):
-            return Progress(request, has_begun=True, note=window.note)
+            return Progress(request, has_begun=True, note=window.note, trouble=trouble)
         is_done = record.is_done(newest)
         position, count = (
             (newest.upto, newest.count_after) if is_done else (newest.after, newest.count_before)
@@ -165,7 +201,7 @@ class Replays:
         span = window.end.commit_lsn - window.start.commit_lsn
         done = position.commit_lsn - window.start.commit_lsn
         share = min(1.0, done / span) if span else 1.0
-        return Progress(request, True, share, count, window.note)
+        return Progress(request, True, share, count, window.note, trouble)
 
 
 def record_name(stream: str) -> str:

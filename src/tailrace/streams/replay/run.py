@@ -16,14 +16,19 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
-from tailrace.errors import ConfigError, SinkError
+from tailrace.decode import TableChanges
+from tailrace.decode.times import is_between
+from tailrace.errors import ConfigError
 from tailrace.log import Reader
 from tailrace.log.epochs import Fence
 from tailrace.sinks import Holds, Sink
-from tailrace.sinks.queue.dead_letter import DeadLetters, root_of
+from tailrace.sinks.postgres import PostgresSink
+from tailrace.sinks.queue.dead_letter import root_of
+from tailrace.sinks.queue.sink import QueueSink
 from tailrace.spark.options import BATCH_BYTES, NO_LIMIT
 from tailrace.spark.packed import PackedOptions, ReadTable
 from tailrace.spark.packing import Unpacked
@@ -33,7 +38,9 @@ from tailrace.streams.batch_record import BatchRecord
 from tailrace.streams.delivery import Delivery
 from tailrace.streams.record import StreamRecord
 from tailrace.streams.replay.choice import choose
+from tailrace.streams.replay.letters import left_out, refused
 from tailrace.streams.replay.pace import Pace
+from tailrace.streams.replay.places import require_own_place, require_targets
 from tailrace.streams.replay.reading import read_batches
 from tailrace.streams.replay.request import Request
 from tailrace.streams.replay.requests import (
@@ -77,9 +84,15 @@ class Replaying:
     turn: AbstractContextManager[object]
     read: Read = read_batches
 
-    def carry_out(self, request: Request, stop: threading.Event, fence: Fence) -> Outcome:
-        """Until it is over; raises Stopped, LogFenced if another pipeline has taken the stream
-        over, and whatever source and sink raise.
+    def carry_out(
+        self,
+        request: Request,
+        stop: threading.Event,
+        fence: Fence,
+        gets_on: Callable[[], None] = lambda: None,
+    ) -> Outcome:
+        """Until it is over; `gets_on` is called behind each batch. Raises Stopped, LogFenced if
+        another pipeline has taken the stream over, and whatever source and sink raise.
         """
         replays = Replays(self.store)
         if replays.is_cancelled(request):
@@ -95,20 +108,12 @@ class Replaying:
             if window.is_empty:
                 return outcome_of(request, "done", 0, window.note)
             try:
-                delivery = self._run(request, window, sink, stop, fence)
+                delivery = self._run(request, window, sink, stop, fence, gets_on)
             except Cancelled:
                 return self._ended(request)
-        notes = [note for note in (window.note, self._refused(request)) if note]
+        found = (window.note, refused(self.store, request), left_out(self.store, request, window))
+        notes = [note for note in found if note]
         return outcome_of(request, "done", delivery.delivered.change_count, "; ".join(notes))
-
-    def _refused(self, request: Request) -> str:
-        """What a queue did not take: it is kept until the next replay."""
-        name = record_name(request.stream)
-        count = len(DeadLetters(self.store, name).names())
-        if not count:
-            return ""
-        were = "message was" if count == 1 else "messages were"
-        return f"{count} {were} refused: tailrace dlq ls {name}"
 
     def _ended(self, request: Request) -> Outcome:
         progress = Replays(self.store).progress(request.stream)
@@ -124,8 +129,7 @@ class Replaying:
         return self.stream.open_other_sink(request.to_sink, name)
 
     def _window(self, request: Request, sink: Sink) -> Window:
-        newest = StreamRecord(self.store, request.stream).newest()
-        tables = newest.outcome if newest is not None else ()
+        tables = StreamRecord(self.store, request.stream).delivered_tables()
         holds = Holds.MESSAGES if request.to_sink else sink.holds
         return resolve(request, Reader(self.store), tables, holds)
 
@@ -136,6 +140,7 @@ class Replaying:
         sink: Sink,
         stop: threading.Event,
         fence: Fence,
+        gets_on: Callable[[], None],
     ) -> Delivery:
         stream = self.stream
         record = StreamRecord(self.store, record_name(request.stream), fence)
@@ -145,7 +150,10 @@ class Replaying:
         flow = None
         if not request.to_sink:
             flow = Flow(request.stream, sink, own, shapes, oids, self.turn)
-        target = replay_sink(sink, flow, request.id, Pace(request.rate, stop.wait))
+            if isinstance(sink, QueueSink | PostgresSink):
+                sink.leave_out_undelivered()
+        pace = Pace(request.rate, stop.wait)
+        target = replay_sink(sink, flow, request.id, pace, window.between_us)
         at = self._resume(request, window, record, sink, shapes)
         selection = choose(request, stream.selection, [shapes.of(each) for each in window.tables])
         delivery = Delivery(
@@ -155,13 +163,17 @@ class Replaying:
             at,
             writer=secrets.token_hex(8),
             selection=Selection(text=run_name(request)),
+            counted=partial(_count_meant, window),
         )
         if delivery.delivered.position < window.end:
-            options = self._options(request, window, delivery, at, selection)
+            is_chosen_there = flow is not None and sink.holds is Holds.ROWS
+            read = replace(window, between_us=None) if is_chosen_there else window
+            options = self._options(request, read, delivery, at, selection)
             watch = _Watch(Replays(self.store), request, stop)
             with closing(self.read(self.store, options, watch)) as batches:
                 for batch in batches:
                     delivery.deliver_batch(batch)
+                    gets_on()
         return delivery
 
     def _resume(
@@ -175,8 +187,11 @@ class Replaying:
         newest = record.newest()
         if newest is None or newest.selection != run_name(request):
             relations = [shapes.of(table) for table in window.tables]
-            if not request.to_sink:
-                self._check_targets(sink, [each.qualified for each in relations], shapes, window)
+            if request.to_sink:
+                # The record has no batch of this replay, so nothing there can be its own.
+                require_own_place(sink, request.stream, relations, store=self.store)
+            else:
+                require_targets(sink, request.stream, relations)
             recorded = sink.committed(record_name(request.stream), relations)
             last = max([newest.sequence if newest else -1, *recorded.values()])
             # Letters of an earlier replay are outdone: whoever wants them asks again.
@@ -195,18 +210,6 @@ class Replaying:
             return Resume(newest.after, newest.sequence, newest.tables, newest, count)
         start = slowest(newest.outcome, newest.upto)
         return Resume(start, newest.sequence + 1, newest.outcome, None, newest.count_after)
-
-    def _check_targets(self, sink: Sink, names: list[str], shapes: Shapes, window: Window) -> None:
-        """A replay adds to targets that the stream has made; one that is gone needs a load."""
-        if sink.holds is Holds.MESSAGES:
-            return
-        found = sink.committed(self.stream.name, [shapes.of(table) for table in window.tables])
-        missing = [name for name in names if name not in found]
-        if missing:
-            raise SinkError(
-                f"stream {self.stream.name} has delivered nothing to the target of {missing[0]}",
-                hint=f"`tailrace snapshot {missing[0]}` delivers the whole table anew",
-            )
 
     def _options(
         self,
@@ -229,6 +232,13 @@ class Replaying:
             end=window.end,
             between_us=window.between_us,
         )
+
+
+def _count_meant(window: Window, changes: TableChanges) -> int:
+    """How many of the changes that were read are meant."""
+    if window.between_us is None:
+        return changes.rows.num_rows
+    return int(is_between(changes.rows, *window.between_us).sum())
 
 
 class _Watch:

@@ -32,7 +32,7 @@ from tailrace.streams.replay.later_changes import LaterChanges, LaterKeys
 from tailrace.streams.replay.newest import newest_rows
 from tailrace.streams.replay.pace import Pace
 from tailrace.streams.replay.shapes import Shapes
-from tailrace.streams.taken import Taken
+from tailrace.streams.taken import Taken, TakenTables
 
 
 class ReplaySink:
@@ -66,6 +66,10 @@ class ReplaySink:
     def committed(self, stream: str, relations: Iterable[Relation]) -> dict[str, int]:
         """As the sink itself."""
         return self._sink.committed(stream, relations)
+
+    def occupied(self, relations: Iterable[Relation]) -> set[str]:
+        """As the sink itself."""
+        return self._sink.occupied(relations)
 
     def close(self) -> None:
         """Close the sink."""
@@ -139,35 +143,38 @@ class AddedChanges:
 
 
 class NewestRows:
-    """For a sink that holds rows."""
+    """For a sink that holds rows. It is given all that the log has of a range, also what was not
+    committed between these times: that may be newer than what is meant.
+    """
 
-    def __init__(self, flow: Flow) -> None:
+    def __init__(self, flow: Flow, between_us: tuple[int, int] | None) -> None:
         self._flow = flow
+        self._between_us = between_us
         self._reader = Reader(flow.record.store)
         self._later: LaterChanges | None = None
 
     def write(self, batch: Batch) -> None:
         """Give the stream what is still the newest of each table."""
-        # Most of the work before the turn: meanwhile the stream goes on.
-        self._look(self._flow.newest(), batch)
+        # Most of the work before the turn: meanwhile the stream goes on, with a batch under way.
+        self._look(self._flow.record.delivered_tables(), batch)
         with self._flow.turn:
             while not self._is_given(batch):
                 pass
 
-    def _look(self, newest: BatchRecord, batch: Batch) -> LaterChanges:
+    def _look(self, delivered: TakenTables, batch: Batch) -> LaterChanges:
         """See what was changed behind the batch, up to where the stream is."""
         later = self._later
         if later is None:
-            chosen = [table for table in newest.outcome if table.oid in self._flow.tables]
+            chosen = [table for table in delivered if table.oid in self._flow.tables]
             tables = {table.oid: self._keys(table) for table in chosen}
             keyed = self._flow.shapes.keyed
             later = self._later = LaterChanges(self._reader, tables, batch.upto, keyed)
-        for table in newest.outcome:
+        for table in delivered:
             if table.oid in later.tables:
                 keys = later.tables[table.oid]
                 keys.emptied_at = max(keys.emptied_at, Offset.whole(table.generation))
                 keys.forget(batch.upto)
-        later.extend(max((table.position for table in newest.outcome), default=later.upto))
+        later.extend(max((table.position for table in delivered), default=later.upto))
         return later
 
     def _keys(self, table: Taken) -> LaterKeys:
@@ -177,7 +184,7 @@ class NewestRows:
     def _is_given(self, batch: Batch) -> bool:
         """Whether the sink has what is left of it; the stream may have been faster."""
         flow, newest = self._flow, self._flow.newest()
-        later = self._look(newest, batch)
+        later = self._look(newest.outcome, batch)
         found = (self._newest(changes, batch.upto, newest, later) for changes in batch.tables)
         tables = [changes for changes in found if changes is not None]
         if not tables:
@@ -196,14 +203,25 @@ class NewestRows:
         table = find_table(newest, oid)
         if table is None or oid not in later.tables:
             return None
-        return newest_rows(changes, upto, later.tables[oid], self._flow.shapes.of(table))
+        shape = self._flow.shapes.of(table)
+        return newest_rows(changes, upto, later.tables[oid], shape, self._between_us)
 
 
-def replay_sink(sink: Sink, flow: Flow | None, replay: str, pace: Pace) -> ReplaySink:
-    """For the stream's own sink, or, without a `flow`, for another one."""
+def replay_sink(
+    sink: Sink,
+    flow: Flow | None,
+    replay: str,
+    pace: Pace,
+    between_us: tuple[int, int] | None = None,
+) -> ReplaySink:
+    """For the stream's own sink, or, without a `flow`, for another one. `between_us` is what a sink
+    that holds rows has to choose by itself.
+    """
     if flow is None or sink.holds is Holds.MESSAGES:
         return ReplaySink(sink, replay, sink.write, pace)
     write: Callable[[Batch], None] = (
-        AddedChanges(flow).write if sink.holds is Holds.CHANGES else NewestRows(flow).write
+        AddedChanges(flow).write
+        if sink.holds is Holds.CHANGES
+        else NewestRows(flow, between_us).write
     )
     return ReplaySink(sink, replay, write, pace)

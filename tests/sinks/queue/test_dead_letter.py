@@ -1,0 +1,58 @@
+"""Many dead letters: whoever counts them asks nothing of the disk, whoever passes them does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tailrace.log import Reader
+from tailrace.sinks.queue.dead_letter import DeadLetters
+from tailrace.sinks.queue.errors import Kind
+from tailrace.sinks.queue.letter import Letter
+from tailrace.sinks.queue.message import Message, lane_of, place_of
+from tailrace.sinks.queue.parked import ToPark
+from tailrace.storage import FileStore
+from tailrace.streams.observing import Letters, Observer
+from tests.sinks.queue.servers import STREAM, open_queue, webhook
+from tests.sinks.source import Source, batch_of
+
+
+class _CountingStore(FileStore):
+    """Notes what is made durable beside what is put."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.synced: list[str] = []
+
+    def sync(self, prefix: str) -> None:
+        self.synced.append(prefix)
+        super().sync(prefix)
+
+
+def test_letters_are_counted_without_waiting_for_the_disk(tmp_path: Path) -> None:
+    """A pipeline counts them every few seconds, on the session that holds its locks."""
+    store = _CountingStore(tmp_path)
+    letters = DeadLetters(store, STREAM)
+    for number in range(50):
+        place, lane = place_of(1, number, 0, 1), lane_of("t", str(number))
+        message = Message(str(number), place, "public.t", lane, str(number), b"{}")
+        letters.put(Letter.of(message, ToPark(number, 1, None), sink="webhook", now=0.0))
+    assert Observer(Reader(store)).letters(STREAM) == Letters(50, 50, 0)
+    assert store.synced == []
+
+
+def test_letters_are_durable_before_delivery_goes_past_them(tmp_path: Path) -> None:
+    source = Source()
+    for key in (1, 2):
+        source.insert(id=key, n=0)
+    with webhook() as queue:
+        queue.faults.fail(2, Kind.POISON)
+        first = open_queue(queue, FileStore(tmp_path))
+        first.write(batch_of(1, source.take(), stream=STREAM))
+        first.close()
+        store = _CountingStore(tmp_path)
+        second = open_queue(queue, store)
+        source.update(2, n=1)
+        second.write(batch_of(2, source.take(), stream=STREAM))
+        second.close()
+    assert f"streams/{STREAM}/dead_letters/letters/" in store.synced
+    assert len(DeadLetters(store, STREAM).names()) == 2
