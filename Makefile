@@ -37,7 +37,7 @@ soak: setup ## Writers against everything, with kills, hand-overs and bad sinks:
 		tests/capture/test_flow.py -k f045
 	@$(BIN)/python -m tests.oracle.handover 1 50
 	@$(BIN)/python -m tests.oracle.soak $(or $(SECONDS),600)
-	@$(BIN)/python -m tests.oracle.streams $(or $(SECONDS),600)
+	@$(BIN)/python -m tests.oracle.streams $(or $(SECONDS),1800)
 
 bench: setup ## Measure one thing: make bench BENCH=name
 	@$(BIN)/python -m bench $(BENCH)

@@ -66,7 +66,7 @@ class Running:
         self, arguments: Sequence[str], *, cwd: Path, limit: Callable[[], None] | None = None
     ) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tailrace.cli.main", *arguments],
+            [sys.executable, "-m", "tailrace.cli", *arguments],
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tailrace.cli import dlq
+from tailrace.sinks.postgres import PostgresOptions, PostgresSink
 from tailrace.sinks.queue import QueueSink
 from tailrace.sinks.queue.dead_letter import DeadLetters
 from tailrace.sinks.queue.errors import Kind
 from tailrace.sinks.queue.outbox import Outbox
 from tailrace.storage import FileStore
 from tests.cli.project import Project
+from tests.server import Database
 from tests.sinks.queue.servers import STREAM, WebhookQueue, open_queue, webhook
 from tests.sinks.source import Source, batch_of
 
@@ -58,6 +61,26 @@ def test_letters_are_listed_by_row_and_shown_whole(project: Project, sink: Queue
     assert code == 2 and "0000-7" in error and "dlq ls" in hint
 
 
+def test_letter_that_goes_while_one_looks_is_left_out(
+    project: Project, sink: QueueSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dlq, "WAIT_S", 0.0)
+    sink.close()
+    store = FileStore(Path(project.directory, "log"))
+    letters = DeadLetters(store, STREAM)
+    gone, left = names = letters.names()
+    events = [letters.read(name).event_id for name in names]
+    store.delete([gone.key])
+    # As if it went behind the listing.
+    monkeypatch.setattr(DeadLetters, "names", lambda _: names)
+    line = json.loads(project.run("dlq", "ls", "--json").out)
+    assert (line["event_id"], line["letters"]) == (events[1], 1)
+    assert project.run("dlq", "show", STREAM, events[1]).json["place"] == left.place
+    code, error, _ = project.run("dlq", "redrive", STREAM, events[0]).failure
+    assert code == 2 and "has no dead letter" in error
+    assert "when it runs" in project.run("dlq", "redrive", STREAM, events[1]).out
+
+
 def test_redrive_is_carried_out_by_the_pipeline(
     project: Project, sink: QueueSink, receiver: WebhookQueue
 ) -> None:
@@ -67,6 +90,35 @@ def test_redrive_is_carried_out_by_the_pipeline(
     assert project.run("dlq", "ls", "--json").out == ""
     assert len(receiver.received()) == 4
     assert project.run("dlq", "redrive", STREAM).out == f"stream {STREAM} has no dead letters\n"
+
+
+def test_row_that_a_target_database_refuses_is_listed_shown_and_redriven(
+    project: Project, database: Database
+) -> None:
+    (project.directory / "tailrace.yaml").write_text("log: {url: 'file:log'}\n")
+    source = Source()
+    options = PostgresOptions(database.dsn)
+    store = FileStore(Path(project.directory, "log"))
+    with closing(PostgresSink(options, store=store, stream=STREAM)) as sink:
+        sink.prepare(source.relation)
+        with database.connect() as conn:
+            conn.execute("ALTER TABLE orders ADD CONSTRAINT small CHECK (n < 1000)")
+        source.insert(id=1, n=1)
+        source.insert(id=2, n=2000)
+        sink.write(batch_of(1, source.take(), stream=STREAM))
+        line = json.loads(project.run("dlq", "ls", "--json").out)
+        assert (line["table"], line["key"]) == ("public.orders", '{"id":"2"}')
+        assert (line["kind"], line["sink"]) == ("poison", "postgres")
+        assert "check constraint" in project.run("dlq", "ls", STREAM).out
+        shown = project.run("dlq", "show", STREAM, line["event_id"]).json
+        assert shown["payload"]["op"] == "upsert" and shown["payload"]["row"]["n"] == "2000"
+        assert project.run("dlq", "redrive", STREAM).code == 1
+        with database.connect() as conn:
+            conn.execute("ALTER TABLE orders DROP CONSTRAINT small")
+        ended = project.run("dlq", "redrive", STREAM, line["event_id"])
+        assert (ended.code, ended.out) == (0, "redrive: 1 done, 0 left\n")
+    with database.connect() as conn:
+        assert conn.execute("SELECT id, n FROM orders ORDER BY 1").fetchall() == [(1, 1), (2, 2000)]
 
 
 def test_discard_needs_a_yes(project: Project, sink: QueueSink, receiver: WebhookQueue) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -131,6 +132,20 @@ def test_verbose_shows_the_traceback(
 def test_ctrl_c_is_quiet(capsys: pytest.CaptureFixture[str], failing: list[BaseException]) -> None:
     failing.append(KeyboardInterrupt())
     assert run(capsys, "fail") == (130, "", "")
+
+
+def test_ctrl_c_is_quiet_while_the_program_is_loading() -> None:
+    script = (
+        "import os, signal, sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'tailrace.cli.main': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "from tailrace.cli.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 def test_a_command_chooses_its_status(

@@ -10,26 +10,36 @@ import pytest
 
 from tailrace.cli import replay
 from tailrace.cli.other_sink import read_other_sink
+from tailrace.control.streams import Definition, Origin
 from tailrace.errors import ConfigError
 from tailrace.sinks import open_sink
 from tailrace.storage import FileStore
+from tailrace.streams.kept_roster import Kept, keep_roster
+from tailrace.streams.record import StreamRecord
+from tailrace.streams.replay import Progress, Replays
 from tests.cli.project import Project
+from tests.log.faulty_store import Killed
 from tests.spark.made_log import MadeLog, Table
 from tests.streams.replaying import STREAM, Replayed
-from tests.streams.running import lake_table
+from tests.streams.running import BadSink, lake_table
 
 FROM, TO = "2000-01-01 00:11:41", "2000-01-01 00:11:42"
 """The first two transactions of a made log."""
 
 
 @pytest.fixture
-def flow(project: Project) -> Replayed:
+def log(project: Project) -> MadeLog:
+    return MadeLog(FileStore(Path(project.directory, "log")))
+
+
+@pytest.fixture
+def flow(project: Project, log: MadeLog) -> Replayed:
     """A stream of three transactions, each of two changes, delivered to a table of changes."""
     lake = project.directory / "lake"
     stream = f"{{{STREAM}: {{sink: {{path: {lake}, mode: append}}}}}}"
     config = f"log: {{url: 'file:log'}}\nstreams: {stream}\n"
     (project.directory / "tailrace.yaml").write_text(config)
-    log, table = MadeLog(FileStore(Path(project.directory, "log"))), Table()
+    table = Table()
     for first in (1, 3, 5):
         log.insert(table, first, 2)
     options = {"type": "delta", "path": str(lake), "mode": "append", "engine": "deltalake"}
@@ -74,6 +84,56 @@ def test_dry_run_counts_and_asks_for_nothing(project: Project, flow: Replayed) -
     ended = project.run("replay", STREAM, "--from", "2000-01-01 00:11:41.5", "--dry-run")
     assert "public.orders  4 changes" in ended.out
     assert flow.replays.current(STREAM) is None
+
+
+def test_dry_run_of_a_stream_of_sql_judges_by_its_own_sink(
+    project: Project, flow: Replayed
+) -> None:
+    (project.directory / "tailrace.yaml").write_text("log: {url: 'file:log'}\n")
+    seen(flow, {"type": "delta", "path": "/lake", "mode": "history"})
+    code, error, hint = project.run("replay", STREAM, "--from", FROM, "--dry-run").failure
+    assert code == 2 and "every version" in error and "--to-sink" in hint
+    for sink in ({"type": "delta", "path": "/lake"}, {"type": "console"}):
+        seen(flow, dict(sink))
+        assert "6 changes" in project.run("replay", STREAM, "--from", FROM, "--dry-run").out
+
+
+def test_dry_run_leaves_out_the_batch_that_is_under_way_as_a_replay_does(
+    project: Project, log: MadeLog, flow: Replayed
+) -> None:
+    log.insert(Table(), 7, 2)
+    own, flow.open_sink = flow.open_sink, lambda name: BadSink(own(name), Killed())
+    with pytest.raises(Killed):
+        flow.go_on()
+    flow.open_sink = own
+    told = project.run("replay", STREAM, "--from", FROM, "--dry-run").out
+    assert "public.orders  6 changes" in told and "delivered anyway" in told
+
+
+def test_dry_run_of_a_stream_whose_sink_has_no_such_mode_says_so(
+    project: Project, flow: Replayed
+) -> None:
+    for kind in ("delta", "postgres"):
+        seen(flow, {"type": kind, "path": "/lake", "mode": "merge"})
+        code, error, hint = project.run("replay", STREAM, "--from", FROM, "--dry-run").failure
+        assert code == 2 and f"unknown {kind} mode 'merge'" in error and "upsert" in hint
+
+
+def test_replay_whose_stream_is_removed_meanwhile_is_not_watched_for_ever(
+    project: Project, flow: Replayed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Watched(Replays):
+        """The stream is removed as soon as its replay is watched."""
+
+        def progress(self, stream: str) -> Progress | None:
+            found = super().progress(stream)
+            StreamRecord(flow.store, stream).remove()
+            return found
+
+    monkeypatch.setattr("tailrace.streams.replay.Replays", Watched)
+    ended = project.run("replay", STREAM, "--from", FROM)
+    assert ended.code == 1
+    assert f"the replay is gone: stream {STREAM} was removed" in ended.err
 
 
 def test_without_a_pipeline_the_request_waits_and_can_be_cancelled(
@@ -125,3 +185,16 @@ def test_secret_of_another_sink_is_a_reference(tmp_path: Path) -> None:
     for text in [*literal, "{type: webhook, url: '${HOOK}', secret: '${S:-pw}'}"]:
         with pytest.raises(ConfigError, match="is a secret"):
             read_other_sink(text, tmp_path, environ)
+
+
+def seen(flow: Replayed, sink: dict[str, object], *, paused: bool = False) -> None:
+    """A pipeline has seen the stream in SQL."""
+    definition = Definition(("public.*",), sink)
+    keep_roster(flow.store, [Kept(STREAM, Origin.SQL, definition, paused=paused, revision=2)])
+
+
+def test_replay_of_a_paused_stream_says_that_it_waits(project: Project, flow: Replayed) -> None:
+    seen(flow, {"type": "delta"}, paused=True)
+    ended = project.run("replay", STREAM, "--from", FROM)
+    assert ended.code == 1
+    assert f"waits until the stream is resumed: tailrace stream resume {STREAM}" in ended.out

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, LiteralString
 from urllib.request import urlopen
 
 import pytest
+from psycopg import Connection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tailrace.cli.gauges import LakeRows
 from tailrace.log import Base, BaseOrigin
 from tailrace.log.bases import put_base
+from tailrace.model import Lsn
+from tests.capture.running import wait_until
 from tests.cli.processes import await_none, working_on
 from tests.cli.project import TIMEOUT_S, Project
 from tests.decode import wire
 from tests.log.making import SOURCE, START, Wal, begin_writer, shape
 from tests.proxy import Pooler
-from tests.server import Database
+from tests.server import Database, Server
 
 STREAMS = 'streams: {lake: {tables: ["public.*"], sink: {type: delta, path: lake}}}'
 
@@ -83,6 +89,41 @@ def test_changes_reach_the_lake(project: Project, database: Database) -> None:
             assert ended.code == 0, ended.err
             assert "stopped slot=" in ended.err and "error" not in ended.err
         assert not working_on(project.directory)
+
+
+@pytest.mark.slow
+def test_f106_capture_goes_on_beside_the_only_stream_that_stopped_and_sql_resumes_it(
+    project: Project, database: Database, postgres: Server
+) -> None:
+    status: LiteralString = "SELECT status, reason FROM tailrace.streams"
+    confirmed: LiteralString = "SELECT confirmed_flush_lsn FROM pg_replication_slots"
+
+    def comes(conn: Connection, query: LiteralString, is_so: Callable[[Any], bool]) -> None:
+        wait_until(lambda: is_so(conn.execute(query).fetchone()), patience_s=TIMEOUT_S)
+
+    def is_past(end: Lsn) -> Callable[[Any], bool]:
+        return lambda row: Lsn.parse(row[0]) >= end
+
+    with database.connect() as admin, postgres.database() as place, place.connect() as target:
+        sink = json.dumps({"type": "postgres", "dsn": place.dsn})
+        streams = f'streams: {{copy: {{tables: ["public.*"], sink: {sink}}}}}'
+        project.configure(database.dsn, more=streams)
+        admin.execute("CREATE TABLE t (id int PRIMARY KEY)")
+        target.execute("CREATE TABLE t (somebody text)")
+        with project.running("run") as run:
+            run.await_line("stream stopped stream=copy")
+            comes(admin, status, lambda row: row[0] == "stopped" and "not made by" in row[1])
+            for number in range(5):
+                admin.execute("INSERT INTO t VALUES (%s)", [number])
+                end = project.await_captured(admin)
+                comes(admin, confirmed, is_past(end))
+            assert run.process.poll() is None
+            target.execute("DROP TABLE t")
+            admin.execute("UPDATE tailrace.streams SET paused = false WHERE name = 'copy'")
+            comes(admin, status, lambda row: row == ("healthy", None))
+            comes(target, "SELECT to_regclass('t')", lambda row: row[0] is not None)
+            comes(target, "SELECT count(*), sum(id) FROM t", lambda row: row == (5, 10))
+            assert run.stop().code == 0
 
 
 @pytest.mark.slow

@@ -7,8 +7,12 @@ from psycopg.conninfo import make_conninfo
 
 from tailrace.control.schema import migrate
 from tailrace.control.streams import reporting
+from tailrace.control.tracking import ALERT_CHANNEL, Mode, track
 from tailrace.log.retention import put_reader_position
-from tailrace.postgres.session import Connection
+from tailrace.postgres.lock_session import LockSession
+from tailrace.postgres.quote import identifier, statement
+from tailrace.postgres.session import Connection, connect
+from tests.buffered import table_of
 from tests.cli.project import Project
 from tests.server import Database
 
@@ -91,6 +95,36 @@ def _declare_stopped(admin: Connection, reason: str) -> None:
             " WHERE source = %(source)s AND name = %(name)s",
             names,
         )
+
+
+def test_f078_what_the_health_check_finds_needs_a_person_and_what_it_finds_of_others_does_not(
+    project: Project, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    project.configure(database.dsn, mode="trigger", tables=["public.good"])
+    with database.connect() as admin, connect(database.dsn) as conn:
+        admin.execute("CREATE TABLE good (id int PRIMARY KEY)")
+        admin.execute("CREATE TABLE other (id int PRIMARY KEY)")
+        with project.running("capture") as capture:
+            capture.await_line("table taken up by triggers")
+            assert capture.stop().code == 0
+        # Nobody captures it, and its trigger is missing.
+        track(conn, table_of(conn, "public.other"), source="tailrace_other", mode=Mode.TRIGGER)
+        leader = LockSession(database.dsn)
+        assert leader.try_lock("tailrace_test")
+        ended = project.run("status", "--json")
+        assert (ended.code, ended.json["source"]["alerts"]) == (0, [])
+        admin.execute("ALTER TABLE good DISABLE TRIGGER ALL")
+        admin.execute(statement("LISTEN {}", identifier(ALERT_CHANNEL)))
+        ended = project.run("status", "--json")
+        assert (ended.code, ended.json["source"]["state"]) == (1, "draining")
+        (alert,) = ended.json["source"]["alerts"]
+        assert alert["table"] == "public.good" and "is disabled" in alert["reason"]
+        lines = project.run("status").out.splitlines()
+        (line,) = (line for line in lines if line.startswith("alert"))
+        assert "public.good" in line and "is disabled" in line
+        assert list(admin.notifies(timeout=0.1)) == [], "who only looks does not ring the bell"
+        leader.close()
 
 
 def test_the_log_is_shown_although_postgres_is_away(project: Project, database: Database) -> None:

@@ -39,7 +39,7 @@ class WholeNode:
         """Begin a life."""
         with self._output.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tailrace.cli.main", "run", "--config", str(self.config)],
+                [sys.executable, "-m", "tailrace.cli", "run", "--config", str(self.config)],
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -33,7 +33,7 @@ class Child:
         self.log = log
         output = log.open("ab") if log is not None else None
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tailrace.cli.main", name, *arguments],
+            [sys.executable, "-m", "tailrace.cli", name, *arguments],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
@@ -112,12 +112,12 @@ class Children:
         return next((child for child in self._children if child.status is not None), None)
 
 
-def stop_with_parent(stop: threading.Event) -> None:
+def stop_with_parent(stop: threading.Event) -> bool:
     """In a child: set `stop` when the parent asks for it or is gone. Anywhere else this does
-    nothing.
+    nothing. Returns whether this is a child.
     """
     if os.environ.pop(_MARK, None) is None:
-        return
+        return False
 
     def watch() -> None:
         while os.read(sys.stdin.fileno(), 1024):
@@ -128,3 +128,4 @@ def stop_with_parent(stop: threading.Event) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+    return True

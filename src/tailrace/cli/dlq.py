@@ -58,11 +58,13 @@ def ls(
     for name in [stream] if stream else _streams(store):
         letters = DeadLetters(store, name)
         for lane in _lanes(letters.names()):
-            first = letters.read(lane[0])
+            first, left = _first(letters, lane)
+            if first is None:
+                continue
             if as_json:
-                typer.echo(json_text(_line(name, first, lane)))
+                typer.echo(json_text(_line(name, first, left)))
             else:
-                typer.echo(_shown(name, first, lane))
+                typer.echo(_shown(name, first, left))
         if not as_json and (copies := count_copies(store, name)):
             typer.echo(f"{name}  {copies} copies wait for the dead letter queue")
 
@@ -85,8 +87,9 @@ def show(
     from tailrace.sinks.queue.dead_letter import DeadLetters
 
     letters = DeadLetters(_store(config, stream), stream)
-    (name,) = _chosen(letters, stream, [event])
-    value = asdict(letters.read(name))
+    # The last one: a load that came since has outdone the others.
+    *_, (_, letter) = _chosen(letters, stream, [event])
+    value = asdict(letter)
     value["payload"] = json.loads(value["payload"])
     typer.echo(json_text(value, indent=2))
 
@@ -142,7 +145,7 @@ def _ask(
             hint=f"replay again what you need: tailrace replay {stream_of(stream)} --from …",
         )
     letters = DeadLetters(store, stream)
-    chosen = _chosen(letters, stream, events) if events else letters.names()
+    chosen = [name for name, _ in _chosen(letters, stream, events)] if events else letters.names()
     if not chosen:
         typer.echo(f"stream {stream} has no dead letters")
         return
@@ -201,7 +204,11 @@ def _lanes(names: Iterable[LetterName]) -> list[list[LetterName]]:
 
 
 def _shown(stream: str, first: Letter, lane: Sequence[LetterName]) -> str:
-    state = "outdone by a load" if lane[0].is_outdone else first.error or "behind others"
+    state = (
+        "outdone: its table was loaded or emptied since"
+        if lane[0].is_outdone
+        else first.error or "behind others"
+    )
     what = f"{first.table}  {first.key or '(no key)'}  {first.event_id}"
     return f"{stream}  {what}  +{len(lane) - 1} behind  {first.parked_at}  {state}"
 
@@ -224,14 +231,37 @@ def _line(stream: str, first: Letter, lane: Sequence[LetterName]) -> dict[str, o
     }
 
 
-def _chosen(letters: DeadLetters, stream: str, events: Sequence[str]) -> list[LetterName]:
+def _read(letters: DeadLetters, name: LetterName) -> Letter | None:
+    """The letter; None if the pipeline has just deleted it."""
+    from tailrace.storage import ObjectMissing
+
+    try:
+        return letters.read(name)
+    except ObjectMissing:
+        return None
+
+
+def _first(
+    letters: DeadLetters, lane: Sequence[LetterName]
+) -> tuple[Letter | None, Sequence[LetterName]]:
+    """The first letter of a row that is still there, and the names from it on."""
+    for at, name in enumerate(lane):
+        if (letter := _read(letters, name)) is not None:
+            return letter, lane[at:]
+    return None, ()
+
+
+def _chosen(
+    letters: DeadLetters, stream: str, events: Sequence[str]
+) -> list[tuple[LetterName, Letter]]:
     """The letters with these event ids; raises ConfigError if there is none with one of them."""
     names = letters.names()
     found = []
     for event in events:
         lsn, _, rest = event.partition("-")
         near = [name for name in names if f"-{lsn}-" in name.place and rest]
-        exact = [name for name in near if letters.read(name).event_id == event]
+        read = [(name, letter) for name in near if (letter := _read(letters, name)) is not None]
+        exact = [(name, letter) for name, letter in read if letter.event_id == event]
         if not exact:
             hint = f"`tailrace dlq ls {stream}` lists the first of each row"
             raise ConfigError(f"stream {stream} has no dead letter {event}", hint=hint)

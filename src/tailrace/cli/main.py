@@ -89,7 +89,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app(args=arguments, prog_name="tailrace")
     except Exception as error:
         sys.exit(failure.report(error, verbose=logs.is_verbose()))
-
-
-if __name__ == "__main__":
-    main()

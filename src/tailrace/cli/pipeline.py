@@ -42,7 +42,9 @@ def pipeline(
     """Deliver the log to the sinks, each stream by a Spark query of its own.
 
     A stream goes on where it was, whatever ended it. One that fails for good
-    does not stop the others. Ctrl-C ends all cleanly.
+    does not stop the others, and waits for `tailrace stream resume`; only where
+    the streams' table cannot be had, the command ends when all have stopped.
+    Ctrl-C ends all cleanly.
 
     Example: tailrace pipeline --stream lake
     """
@@ -67,7 +69,7 @@ def pipeline(
     if (port := settings.pipeline.metrics_port) is not None:
         serve(metrics.registry, port, setting="pipeline.metrics_port")
     with StopSignals() as signals:
-        stop_with_parent(signals.event)
+        is_child = stop_with_parent(signals.event)
         if reset:
             for name in chosen:
                 StreamRecord(store, name).forget()
@@ -90,6 +92,8 @@ def pipeline(
                     work_dir=work_dir,
                     compaction_interval_s=compaction_s,
                     control=control,
+                    # Whoever started us would end as well, and capture with it.
+                    stays=is_child,
                 )
                 metrics.watch(lambda: running.places, lambda: control.is_slot_lost)
                 running.run(signals.event)

@@ -10,11 +10,12 @@ from tailrace.cli.options import ConfigFile, Verbose
 from tailrace.errors import ConfigError, TailraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tailrace.cli.config import Config
     from tailrace.sinks import Holds
     from tailrace.storage import Store
+    from tailrace.streams.kept_roster import Kept
     from tailrace.streams.replay import Outcome, Replays, Request
 
 WAIT_S: Final = 30.0
@@ -77,7 +78,7 @@ def replay(
         request = replays.cancel(stream)
         if request is None:
             raise ConfigError(f"no replay of stream {stream} is under way")
-        _watch(replays, request)
+        _watch(replays, request, store)
     elif since is None:
         _show(replays, store, stream)
     else:
@@ -88,7 +89,7 @@ def replay(
             _say_what_it_would_be(settings, store, request)
         else:
             replays.ask(request)
-            _watch(replays, request)
+            _watch(replays, request, store)
 
 
 def _request(
@@ -147,10 +148,9 @@ def _say_what_it_would_be(settings: Config, store: Store, request: Request) -> N
     from tailrace.streams.replay.survey import survey
     from tailrace.streams.replay.window import resolve
 
-    newest = StreamRecord(store, request.stream).newest()
-    assert newest is not None, "the stream has begun"
+    tables = StreamRecord(store, request.stream).delivered_tables()
     reader = Reader(store)
-    window = resolve(request, reader, newest.outcome, _holds(settings, request))
+    window = resolve(request, reader, tables, _holds(settings, store, request))
     typer.echo(f"{request.window}: positions after {window.start} up to {window.end}")
     counts = survey(reader, window)
     # Which of a table's changes a key means is known only when they are read.
@@ -162,15 +162,30 @@ def _say_what_it_would_be(settings: Config, store: Store, request: Request) -> N
     typer.echo("nothing was asked for")
 
 
-def _holds(settings: Config, request: Request) -> Holds:
-    """What the sink has; of a stream that the file does not know, as little as a queue."""
-    from tailrace.sinks import Holds
+def _holds(settings: Config, store: Store, request: Request) -> Holds:
+    """What the sink has that it goes to."""
+    from tailrace.sinks import Holds, held_by
 
-    section = settings.streams.get(request.stream)
-    if request.to_sink or section is None:
-        return Holds.MESSAGES
-    modes = {"upsert": Holds.ROWS, "append": Holds.CHANGES, "history": Holds.VERSIONS}
-    return modes.get(getattr(section.sink, "mode", ""), Holds.MESSAGES)
+    options = {} if request.to_sink else _sink_of(settings, store, request.stream)
+    return held_by(options) if options else Holds.MESSAGES
+
+
+def _sink_of(settings: Config, store: Store, stream: str) -> Mapping[str, object]:
+    """A stream's sink, in the words of the configuration: as a pipeline has seen it last, which may
+    be in SQL; else as the file has it.
+    """
+    kept = _kept(store, stream)
+    if kept is not None:
+        return kept.definition.sink
+    section = settings.streams.get(stream)
+    return {} if section is None else section.sink.model_dump(by_alias=True)
+
+
+def _kept(store: Store, stream: str) -> Kept | None:
+    """The stream as a pipeline has seen it last."""
+    from tailrace.streams.kept_roster import read_roster
+
+    return next((each for each in read_roster(store) or () if each.name == stream), None)
 
 
 def _show(replays: Replays, store: Store, stream: str) -> None:
@@ -181,7 +196,7 @@ def _show(replays: Replays, store: Store, stream: str) -> None:
 
     request = replays.current(stream)
     if request is not None:
-        _watch(replays, request)
+        _watch(replays, request, store)
         return
     last = replays.last(stream)
     if last is not None:
@@ -195,7 +210,7 @@ def _show(replays: Replays, store: Store, stream: str) -> None:
         )
 
 
-def _watch(replays: Replays, request: Request) -> None:
+def _watch(replays: Replays, request: Request, store: Store) -> None:
     """Show how far it is until it is over."""
     import time
 
@@ -203,14 +218,22 @@ def _watch(replays: Replays, request: Request) -> None:
 
     from tailrace.cli.replay_bar import ReplayBar
 
+    kept = _kept(store, request.stream)
+    if kept is not None and kept.paused and replays.outcome(request) is None:
+        typer.echo(
+            f"asked: it waits until the stream is resumed: tailrace stream resume {request.stream}"
+        )
+        raise typer.Exit(1)
     deadline = time.monotonic() + WAIT_S
     try:
         with ReplayBar(Console(stderr=True), request) as bar:
+            # The outcome is put before the request goes, so it is looked for last.
+            progress = replays.progress(request.stream)
             while (outcome := replays.outcome(request)) is None:
-                progress = replays.progress(request.stream)
-                if progress is not None:
-                    bar.show(progress)
-                if progress is not None and progress.has_begun:
+                if progress is None or progress.request.id != request.id:
+                    raise TailraceError(f"the replay is gone: stream {request.stream} was removed")
+                bar.show(progress)
+                if progress.has_begun:
                     deadline = float("inf")
                 if time.monotonic() >= deadline:
                     typer.echo(
@@ -218,6 +241,7 @@ def _watch(replays: Replays, request: Request) -> None:
                     )
                     raise typer.Exit(1)
                 time.sleep(_POLL_S)
+                progress = replays.progress(request.stream)
     except KeyboardInterrupt:
         typer.echo(f"the replay goes on; to see it again: tailrace replay {request.stream}")
         raise typer.Exit from None

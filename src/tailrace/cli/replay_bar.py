@@ -44,7 +44,7 @@ class ReplayBar:
         if self._console.is_terminal:
             total = 1.0 if progress.has_begun else None
             self._bar.update(
-                self._task, completed=progress.share, total=total, facts=facts(progress)
+                self._task, completed=progress.share, total=total, facts=escape(facts(progress))
             )
         elif self._clock() >= self._next_line_s:
             self._next_line_s = self._clock() + LINE_INTERVAL_S
@@ -53,7 +53,9 @@ class ReplayBar:
 
 
 def facts(progress: Progress) -> str:
-    """How many changes, or what is waited for."""
+    """How many changes, or what is waited for; and why it does not get on, if it does not."""
+    if progress.trouble:
+        return f"{progress.change_count:,} changes, tried again: {progress.trouble}"
     if not progress.has_begun:
         return "waiting for the pipeline"
     return f"{progress.change_count:,} changes"

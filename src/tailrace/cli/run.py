@@ -24,7 +24,8 @@ def run(config: ConfigFile = None, verbose: Verbose = False) -> None:
     """Capture changes and deliver them, from one command.
 
     Each is a process of its own; without a stream there is only capture, until
-    the first one is declared in SQL. If one fails, the other is stopped as well.
+    the first one is declared in SQL. If one fails, the other is stopped as well;
+    a stream that fails is no such failure, and is resumed in SQL.
     Ctrl-C ends both cleanly.
 
     Example: tailrace init && tailrace run

@@ -62,6 +62,8 @@ class PostgresSink(Section):
     dsn: TargetDsn
     schema_: SchemaName | None = Field(default=None, alias="schema")
     mode: Literal["upsert", "append"] = "upsert"
+    dead_letter_count: Annotated[Count, Field(ge=1)] = 100_000
+    dead_letter_bytes: Size = 1 << 30
 
 
 class ParquetSink(Section):

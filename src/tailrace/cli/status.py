@@ -23,7 +23,8 @@ def status(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose 
     """Show the slot, the tables, the log and the streams.
 
     Works from any machine that reaches Postgres and the log. Exit status 1 if
-    a person is needed: nobody captures, the slot is lost, a stream cannot go on.
+    a person is needed: nobody captures, the slot is lost, a table's capture
+    needs a look, a stream cannot go on.
 
     Example: tailrace status --json
     """
@@ -32,7 +33,7 @@ def status(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose 
     from tailrace.cli.config import load
     from tailrace.cli.json_text import json_text
     from tailrace.cli.source import current_dsn
-    from tailrace.cli.wiring import selection, source_names
+    from tailrace.cli.wiring import hybrid_settings, selection, source_names
     from tailrace.log import Reader
     from tailrace.status import gather
     from tailrace.storage import open_store
@@ -45,6 +46,7 @@ def status(config: ConfigFile = None, as_json: AsJson = False, verbose: Verbose 
         _tables_of_streams(settings),
         now_s=time.time(),
         selection=selection(settings),
+        transition_s_max=hybrid_settings(settings.capture).transition_s_max,
     )
     if as_json:
         typer.echo(json_text(report, indent=2))
@@ -94,9 +96,10 @@ def _source(source: SourceReport) -> Iterator[tuple[str, str, str]]:
     if not source.error:
         yield "tables", f"{len(source.tables)} captured", " ".join(source.tables)
     for table in source.modes:
-        if table.mode != "WAL" or table.last_error:
-            error = f": {table.last_error}" if table.last_error else ""
-            yield "", table.table, f"{table.mode}, {table.buffered_rows:,} rows buffered{error}"
+        if table.mode != "WAL":
+            yield "", table.table, f"{table.mode}, {table.buffered_rows:,} rows buffered"
+    for alert in source.alerts:
+        yield "alert", alert.table, alert.reason
     for base in source.bases_under_way:
         held = f"vacuum held back for {base.age_s} s and {base.xmin_age:,} transactions"
         yield "base", base.what or "waits for open transactions", held

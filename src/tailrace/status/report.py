@@ -15,9 +15,10 @@ from typing import Final
 import psycopg
 
 from tailrace.capture.footing import is_drained
+from tailrace.capture.modes import HybridSettings
 from tailrace.capture.origin import Attachment, require_own
 from tailrace.control.captured import CapturedTable, captured_tables
-from tailrace.control.health import TableStat, read_stats
+from tailrace.control.health import Health, TableStat, check_health, read_stats
 from tailrace.control.streams import stopped_streams
 from tailrace.control.tracking import Mode
 from tailrace.errors import ConfigError, LogError, SourceError
@@ -42,6 +43,7 @@ from tailrace.storage import Store
 from tailrace.verify.stored import Verified, last_result
 
 _NOTHING: Final = Selection(())
+_TRANSITION_S_MAX: Final = HybridSettings().transition_s_max
 
 
 class State(StrEnum):
@@ -62,7 +64,8 @@ class SourceReport:
     not what the log was made from.
 
     `safe_wal_bytes` is how much more may be written before the slot is lost; None without a limit.
-    `modes` is what the control schema shows of each table; empty where there is none.
+    `modes` is what the control schema shows of each table; empty where there is none. `alerts` is
+    what its health check finds wrong with some.
     `stale` are tables of which something was not streamed: they are whole again with a new base.
     `stopped` are streams that nobody delivers, and why.
     """
@@ -76,6 +79,7 @@ class SourceReport:
     tables: tuple[str, ...] = ()
     by_trigger: tuple[str, ...] = ()
     modes: tuple[TableStat, ...] = ()
+    alerts: tuple[Health, ...] = ()
     without_base: tuple[str, ...] = ()
     stale: tuple[LeftOut, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
@@ -144,7 +148,7 @@ class Report:
             for stream in self.streams
             if stream.is_configured
         )
-        return is_captured and all(is_well)
+        return is_captured and not self.source.alerts and all(is_well)
 
 
 def gather(
@@ -155,9 +159,11 @@ def gather(
     *,
     now_s: float,
     selection: Selection = _NOTHING,
+    transition_s_max: float = _TRANSITION_S_MAX,
 ) -> Report:
     """Ask Postgres and the store; `dsn` is None if the source is not running. `streams` gives the
-    patterns of each stream's tables.
+    patterns of each stream's tables. A hand-over that takes longer than `transition_s_max` is
+    stuck.
 
     With `selection` it is also told which of these tables are left out, and why.
     """
@@ -165,7 +171,7 @@ def gather(
     positions = reader_positions(reader.store)
     based = newest_positions(reader.store)
     wanted = wanted_bases(reader.store, based)
-    source = _source(dsn, names, selection, based, wanted, log, reader.store)
+    source = _source(dsn, names, selection, based, wanted, log, reader.store, transition_s_max)
     reports = tuple(
         replace(
             _with_letters(_stream(name, positions.get(name), log, reader, now_s), reader.store),
@@ -193,6 +199,7 @@ def _source(
     wanted: Mapping[int, WantedBase],
     log: LogReport,
     store: Store,
+    transition_s_max: float,
 ) -> SourceReport:
     if dsn is None:
         return SourceReport(names.slot, State.UNKNOWN, error="the embedded postgres is not running")
@@ -208,6 +215,9 @@ def _source(
             position = wal_position(conn)
             is_led = leader_pid(conn, names.slot) is not None
             modes = tuple(read_stats(conn, names.slot))
+            health = check_health(
+                conn, names.slot, transition_s_max=transition_s_max, is_told=False
+            )
             stopped = stopped_streams(conn, names.slot)
     except psycopg.Error as error:
         return SourceReport(names.slot, State.UNKNOWN, error=str(source_error(error)))
@@ -223,6 +233,7 @@ def _source(
         tables=_tables(captured),
         by_trigger=tuple(each.name for each in captured if each.mode is not Mode.WAL),
         modes=modes,
+        alerts=tuple(each for each in health if each.reason),
         without_base=_tables(captured, without=based),
         bases_under_way=under_way,
         stopped=tuple(stopped.items()),
