@@ -102,7 +102,7 @@ def _measure(source: Source, count: int) -> tuple[float, list[float]]:
     assert leader.try_lock(_NAMES.slot)
     try:
         with connect(dsn) as conn:
-            table = _prepare(conn, store)
+            table = _prepare(conn, store, leader.pid)
             handover = Handover(store, _NAMES, leader.pid, _no_shadow)
             writers = Writers(dsn)
             with writers.at_work():
@@ -114,14 +114,14 @@ def _measure(source: Source, count: int) -> tuple[float, list[float]]:
     return statistics.median(quiet) * 1000, waits
 
 
-def _prepare(conn: Connection, store: FileStore) -> TableInfo:
+def _prepare(conn: Connection, store: FileStore, leader_pid: int) -> TableInfo:
     conn.execute("CREATE TABLE public.t (id int PRIMARY KEY, n int NOT NULL)")
     conn.execute("INSERT INTO public.t SELECT g, 0 FROM generate_series(0, 999) AS g")
     migrate(conn)
     (table,) = tables_matching(conn, ["public.t"])
     install_triggers(conn, table, lock_timeout_ms=5000)
     track(conn, table, source=_NAMES.slot, mode=Mode.TRIGGER)
-    remake_publications(conn, store, _NAMES, [table.oid])
+    remake_publications(conn, store, _NAMES, [table.oid], leader_pid=leader_pid)
     create_slot(conn, _NAMES.slot, lock_timeout_ms=5000)
     return table
 

@@ -113,10 +113,15 @@ class Source:
 
     @contextmanager
     def capture(
-        self, transport: str, changes: int, *, keep_segments: bool = False, log: Path | None = None
+        self,
+        transport: str,
+        changes: int | None,
+        *,
+        keep_segments: bool = False,
+        log: Path | None = None,
     ) -> Iterator[Child]:
         """The daemon at work on the backlog, with a log of its own, deleted at the end unless it
-        is given.
+        is given. Without a number of changes it works until it is stopped, and reports no end.
         """
         place = log or self.new_log()
         try:
@@ -145,7 +150,9 @@ class Source:
         with self.slot() as slot:
             return _survey(self.database.dsn, slot, self.names.publication, Lsn.parse(row[0]))
 
-    def _capture(self, log: Path, changes: int, dsn: str, *, keep_segments: bool = False) -> Child:
+    def _capture(
+        self, log: Path, changes: int | None, dsn: str, *, keep_segments: bool = False
+    ) -> Child:
         task = {
             "dsn": dsn,
             "source": self.name,

@@ -2,8 +2,10 @@
 
 With triggers, beside no capture at all and beside a plain outbox trigger that keeps rows as jsonb.
 After a hand-over the table has no triggers, and the same writer is measured while the real daemon
-reads the WAL on the same cores: beside none, and beside a reader that throws everything away, which
-shows what is left if only Postgres decodes. That is done with large commits and with small ones.
+reads the WAL on the same cores: beside none, beside a reader that throws everything away, which
+shows what is left if only Postgres decodes, and beside a process that only spins, which shows what
+the machine takes from a writer as soon as its other core is busy. That is done with large commits
+and with small ones.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Final
 
 from bench.report import Bound, Line, Report, ratio_line
 from bench.source import Source
-from bench.wal_readers import DISCARD, NONE, WAL, wal_readers
+from bench.wal_readers import DISCARD, NONE, SPIN, WAL, wal_readers
 from bench.workbench import Workbench
 from bench.workload import make_orders
 from bench.writer import Sides, Writer, take_turns
@@ -27,9 +29,9 @@ OUTBOX_FLOOR: Final = 1.1
 WAL_FLOOR: Final = 0.9
 ROWS_PER_COMMIT: Final = (100, 1)
 LOCK_MS: Final = 5000
-_SLICES_PER_ROUND: Final = 3
-_SLICE_SHARE: Final = 1500
-"""Of the rows of a backlog, one in so many is a commit of a slice, which takes half a second."""
+_SLICES_PER_ROUND: Final = 6
+_SLICE_SHARE: Final = 3000
+"""Of the rows of a backlog, one in so many is a commit of a slice, which takes some 300 ms."""
 _SMALL_FACTOR: Final = 3
 """Of small commits there are so many more."""
 
@@ -143,8 +145,14 @@ def _trigger_lines(kind: str, rates: Mapping[str, list[float]]) -> list[Line]:
 
 def _wal_lines(kind: str, rows: int, rates: Mapping[str, list[float]]) -> list[Line]:
     none, what = rates[NONE], f"{kind}, {rows} a commit, handed over to the wal"
-    least = f"{kind}, {rows} a commit, {DISCARD}"
     return [
         ratio_line(what, "rows/s", rates[WAL], none, Bound(WAL_FLOOR), beside_name=NONE),
-        ratio_line(least, "rows/s", rates[DISCARD], none, None, beside_name=NONE),
+        *(
+            _told_line(f"{kind}, {rows} a commit, {side}", rates[side], none)
+            for side in (DISCARD, SPIN)
+        ),
     ]
+
+
+def _told_line(what: str, rates: list[float], none: list[float]) -> Line:
+    return ratio_line(what, "rows/s", rates, none, None, beside_name=NONE)

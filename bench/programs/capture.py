@@ -91,10 +91,9 @@ def main() -> None:
     names = SourceNames.of(wanted["source"])
     duties = Duties(wanted["dsn"], names, Selection(wanted["tables"]), _HEARTBEAT_S)
     daemon = Daemon(Settings(duties), store, metrics=metrics, stop=stop)
-    watch = threading.Thread(
-        target=_watch, args=(metrics, wanted["changes"], store, streaming, stop), daemon=True
-    )
-    watch.start()
+    if wanted["changes"] is not None:
+        watched = (metrics, wanted["changes"], store, streaming, stop)
+        threading.Thread(target=_watch, args=watched, daemon=True).start()
     daemon.run()
     for at, key, data in store.kept:
         say("segment", at=at, key=key, data=b64encode(data).decode())

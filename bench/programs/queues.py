@@ -171,6 +171,7 @@ def _plain_messages(part: pa.Table) -> Iterator[tuple[str, bytes]]:
                 "lsn": row[COMMIT_LSN],
                 "xmin": None,
                 "event_id": f"{row[COMMIT_LSN]:016X}-{row[ORDINAL]}",
+                "batch": 1,
             },
             "op": _LETTERS[row[OP]],
             "ts_ms": ts_ms,
