@@ -78,10 +78,13 @@ class Flow:
         return Run(self.store, self.sink(), selection=self.selection)
 
     def deliver(self, *statements: str) -> None:
-        """Execute, then deliver everything that is committed."""
+        """Execute, then deliver everything that is committed. The sink is closed: its upkeep says
+        nothing any more when a command is tried behind it.
+        """
         self.execute(*statements)
         self.catch_up()
-        self.start().to_end()
+        with closing(self.sink()) as sink:
+            Run(self.store, sink, selection=self.selection).to_end()
 
     def catch_up(self) -> None:
         """Wait until the log has everything that is committed."""
