@@ -13,12 +13,22 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tailrace.model import Relation
+
 _PRODUCT_MAX: Final = 1 << 62
 
 Codes: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
 Rows: TypeAlias = NDArray[np.int64]
 Column: TypeAlias = "pa.ChunkedArray[Any]"
+
+
+def steady_key(relation: Relation) -> tuple[str, ...]:
+    """The key's columns in the order of the table's. A row that is known by a text of its key needs
+    one order: a Relation frame that the catalog has moved on from, because a column was added for
+    instance, does not say the primary key's own.
+    """
+    return tuple(name for name in relation.column_names if name in relation.key)
 
 
 def encode_keys(*tables: pa.Table) -> list[Codes]:

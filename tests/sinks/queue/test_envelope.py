@@ -154,6 +154,20 @@ def test_same_change_is_the_same_message_and_keys_that_are_equal_share_a_lane() 
     assert messages(changes) == messages(changes)
 
 
+@pytest.mark.parametrize("style", list(Style))
+def test_f058_row_keeps_its_lane_when_a_frame_tells_the_key_in_the_order_of_the_columns(
+    style: Style,
+) -> None:
+    columns = {"a": PgType.INT8, "b": PgType.INT8, "n": PgType.INT4}
+    source = Source(relation(key=("b", "a"), columns=columns))
+    source.insert(a=1, b=2, n=3)
+    changes = source.take()
+    # As a frame is that the catalog has moved on from.
+    alone = replace(changes, relation=replace(changes.relation, key=("a", "b")))
+    (one,), (other,) = messages(changes, style), messages(alone, style)
+    assert (one.key, one.lane, one.payload) == (other.key, other.lane, other.payload)
+
+
 def test_rows_without_a_key_flow_alone() -> None:
     source = Source(relation(key=()))
     source.rows = {}

@@ -74,6 +74,25 @@ def test_key_that_gets_more_blanks_waits_behind_its_letter(
     assert list(numbers(copy).values()) == [30]
 
 
+def test_f058_key_whose_columns_are_told_in_another_order_waits_behind_its_letter(
+    copy: PostgresHarness, store: LetterStore
+) -> None:
+    columns = {"a": PgType.INT8, "id": PgType.INT8, "n": PgType.INT4}
+    source = refusing(copy, relation(key=("id", "a"), columns=columns))
+    source.insert(a=1, id=2, n=BAD)
+    copy.sink.write(batch_of(1, source.take()))
+    source.add_column("later")
+    source.update(2, 1, n=3)
+    # A frame that the catalog has moved on from stands alone: it says which columns are the key's.
+    changes = source.take()
+    alone = replace(changes, relation=replace(changes.relation, key=("a", "id")))
+    copy.sink.write(batch_of(2, alone))
+    assert not numbers(copy) and len(letters(store)) == 2
+    execute(copy, NO_CHECK)
+    ask(copy, store)
+    assert numbers(copy) == {2: 3} and not letters(store)
+
+
 @pytest.mark.parametrize(
     ("type_oid", "key"),
     [(INTERVAL, "1 day"), (PgType.FLOAT4, 0.1)],

@@ -21,7 +21,7 @@ from tailrace.model.change import BEFORE, COMMIT_LSN, META_COLUMNS, OP, ORDINAL,
 from tailrace.postgres.binaries import Array
 from tailrace.postgres.session import Connection
 from tailrace.sinks.fold import Fold
-from tailrace.sinks.keys import Mask, Rows
+from tailrace.sinks.keys import Mask, Rows, steady_key
 from tailrace.sinks.postgres.change_texts import before_text, names_text
 from tailrace.sinks.postgres.copy_in import copy_in
 from tailrace.sinks.postgres.merge import merge
@@ -184,15 +184,13 @@ def kept_records(messages: Sequence[Message]) -> Records:
 def key_texts(rows: pa.Table, relation: Relation) -> list[str]:
     """The keys as JSON, the same for keys that Postgres takes for one."""
     kinds = {column.name: target_type(relation, column).oid for column in relation.columns}
+    names = steady_key(relation)
     columns = [
         _plain(column.to_pylist(), kinds[name])
-        for name, column in zip(relation.key, texts_of(rows, relation.key), strict=True)
+        for name, column in zip(names, texts_of(rows, names), strict=True)
     ]
     encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-    return [
-        encode(dict(zip(relation.key, values, strict=True)))
-        for values in zip(*columns, strict=True)
-    ]
+    return [encode(dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
 
 
 def _plain(texts: list[Any], kind: int) -> list[Any]:

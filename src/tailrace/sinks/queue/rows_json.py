@@ -21,7 +21,7 @@ from tailrace.decode.arrays import nulls
 from tailrace.errors import SchemaError
 from tailrace.model import Op, Relation
 from tailrace.model.change import BEFORE, OP, TEXT, UNCHANGED
-from tailrace.sinks.keys import Mask
+from tailrace.sinks.keys import Mask, steady_key
 from tailrace.sinks.queue.json_columns import Array, Style, json_members, json_values
 
 _OLD: Final = f"{BEFORE}."
@@ -63,12 +63,12 @@ def rows_json(changes: TableChanges, style: Style) -> RowsJson:
             values, own = _filled(values, before, own, former, missing[name])
         new_json[name] = json_values(_as_key(values, name, relation), style, own)
         old_json[name] = json_values(_as_key(before, name, relation), style, {**deleted, **former})
-    key = _keys(relation.key, new_json, rows.num_rows)
+    key = steady_key(relation)
     return RowsJson(
         after=json_members(names, [_sent(new_json[n], missing.get(n), style) for n in names]),
         before=json_members(names, [old_json[name] for name in names]),
-        key=key,
-        old_key=_keys(relation.key, old_json, rows.num_rows),
+        key=_keys(key, new_json, rows.num_rows),
+        old_key=_keys(key, old_json, rows.num_rows),
         unchanged=_names_json(missing, rows.num_rows),
         has_before=has_before,
     )
