@@ -11,7 +11,7 @@ from tailrace.errors import SinkError
 from tailrace.model import PgType, Relation
 from tests.sinks.harness import PostgresHarness
 from tests.sinks.refused.killed_parking import BAD, CHECK, NO_CHECK
-from tests.sinks.refused.refusing import LetterStore, ask, execute, letters, numbers
+from tests.sinks.refused.refusing import LetterStore, ask, execute, letters, numbers, shown
 from tests.sinks.source import Source, batch_of, relation
 
 NUMERIC_38 = (38 << 16) + 4
@@ -44,6 +44,25 @@ def test_key_that_is_spelt_anew_waits_as_well(copy: PostgresHarness, store: Lett
     ask(copy, store)
     with copy.database.connect() as conn:
         assert conn.execute("SELECT id::text, n FROM orders").fetchall() == [("1.00", 2)]
+
+
+def test_key_that_is_spelt_anew_waits_for_the_old_one_that_is_refused_to_go(
+    copy: PostgresHarness, store: LetterStore
+) -> None:
+    source = refusing(copy, keyed(PgType.NUMERIC))
+    source.insert(id="1.0", n=1)
+    source.insert(id="2.0", n=1)
+    copy.sink.write(batch_of(1, source.take()))
+    execute(
+        copy,
+        "CREATE TABLE parcels (order_id numeric REFERENCES orders)",
+        "INSERT INTO parcels VALUES (1)",
+    )
+    source.update("1.0", id="1.00", n=2)
+    source.update("2.0", n=2)
+    copy.sink.write(batch_of(2, source.take()))
+    assert [(op, error) for _, op, error in shown(store)] == [("delete", True), ("upsert", False)]
+    assert numbers(copy) == {1: 1, 2: 2}
 
 
 def test_f064_keys_that_differ_in_their_last_digit_wait_by_themselves(

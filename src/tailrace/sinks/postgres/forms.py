@@ -74,8 +74,12 @@ class Form(Protocol):
         changes: TableChanges,
         sequence: int,
         aside: Letterbox,
+        *,
+        is_last: bool,
     ) -> None:
-        """The same, but what is refused, or waits behind such a row, is put aside."""
+        """The same, but what is refused, or waits behind such a row, is put aside; unless it
+        `is_last`, not if another table may be the reason: that is raised.
+        """
         ...
 
     def load(
@@ -126,6 +130,8 @@ class UpsertForm:
         changes: TableChanges,
         sequence: int,
         aside: Letterbox,
+        *,
+        is_last: bool,
     ) -> None:
         """Each outcome as a whole row, because it may come later than others."""
         folded = fold(changes)
@@ -135,7 +141,7 @@ class UpsertForm:
         records = row_records(changes.relation, folded, changes.rows, sequence)
         newest = partial(aside.newest, before=sequence)
         records = with_kept_values(conn, target, records, folded, newest)
-        write_apart(conn, target, records, aside)
+        write_apart(conn, target, records, aside, is_last=is_last)
 
     def load(
         self,
@@ -186,10 +192,12 @@ class AppendForm:
         changes: TableChanges,
         sequence: int,
         aside: Letterbox,
+        *,
+        is_last: bool,
     ) -> None:
         """The order of the changes is in their columns, so a TRUNCATE waits for nothing."""
         records = change_records(changes.relation, changes.rows, sequence)
-        write_apart(conn, target, records, aside)
+        write_apart(conn, target, records, aside, is_last=is_last)
 
     def load(
         self,

@@ -31,6 +31,11 @@ _CURED_THERE: Final = frozenset({INSUFFICIENT_PRIVILEGE, LIMIT_EXCEEDED, "25006"
 _REFUSING_CLASSES: Final = frozenset({"22", "23"})
 _REFUSING: Final = frozenset({"P0001", "54000"})
 
+# A foreign key, one that restricts: what is lacking, or in the way, may be of another table. Of the
+# same one, a unique constraint's, or an exclusion's.
+_BY_OTHER_TABLES: Final = frozenset({"23503", "23001"})
+_BY_OTHER_ROWS: Final = _BY_OTHER_TABLES | {_UNIQUE_VIOLATION, "23P01"}
+
 _HINTS: Final = {
     "0A000": "a foreign key, a view or a rule on the target stands in the way; drop it",
     "25006": "point dsn of the sink at the primary: this server takes no writes",
@@ -66,6 +71,16 @@ def is_refusal(error: BaseException | None) -> bool:
     """Whether a row, or some of the rows, is the reason: without them the others are taken."""
     state = error.sqlstate or "" if isinstance(error, psycopg.Error) else ""
     return state[:2] in _REFUSING_CLASSES or state in _REFUSING
+
+
+def is_by_other_rows(error: psycopg.Error) -> bool:
+    """Whether the row may be taken once others of its batch are."""
+    return error.sqlstate in _BY_OTHER_ROWS
+
+
+def is_by_other_tables(error: BaseException | None) -> bool:
+    """Whether those others may be in another table."""
+    return isinstance(error, psycopg.Error) and error.sqlstate in _BY_OTHER_TABLES
 
 
 def connect_failure(error: SourceError) -> SinkError:

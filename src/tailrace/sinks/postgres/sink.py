@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final
@@ -27,11 +27,12 @@ from tailrace.failpoint import failpoint
 from tailrace.model import Relation
 from tailrace.postgres.session import Connection
 from tailrace.sinks.columns import Mode
+from tailrace.sinks.postgres.apart import referring
 from tailrace.sinks.postgres.forms import AppendForm, Form, UpsertForm
 from tailrace.sinks.postgres.options import PostgresOptions
 from tailrace.sinks.postgres.parking import LeftOut, Parking
 from tailrace.sinks.postgres.redriving import Redriving
-from tailrace.sinks.postgres.refusals import is_refusal
+from tailrace.sinks.postgres.refusals import is_by_other_tables, is_refusal
 from tailrace.sinks.postgres.sessions import Sessions
 from tailrace.sinks.postgres.target import Target
 from tailrace.sinks.postgres.watermark import Watermark, committed, occupied, set_up
@@ -105,8 +106,7 @@ class PostgresSink:
                     apart.append(changes)
 
             write_tables(self._pool, batch, write)
-            if apart:
-                write_tables(self._pool, replace(batch, tables=apart), self._write_apart)
+            self._write_apart(batch, apart)
 
     def load(self, load: Load, rows: Iterable[pa.Table]) -> None:
         """Let the table hold these rows, all at once; a table of changes has them behind the
@@ -192,21 +192,62 @@ class PostgresSink:
         failpoint("postgres.after_commit")
         return True
 
-    def _write_apart(self, batch: Batch, changes: TableChanges) -> None:
-        """Write a table but for the rows that wait or are refused."""
+    def _write_apart(self, batch: Batch, tables: Sequence[TableChanges]) -> None:
+        """Write tables but for the rows that wait or are refused. One of which a row is refused
+        because of another table comes again behind the others; if none gets on, one that refers to
+        none of them puts its rows aside.
+        """
+        while tables:
+            later = self._left_over(batch, tables)
+            if len(later) == len(tables):
+                first = self._foremost(later)
+                self._is_parted(batch, first, is_last=True)
+                later = [changes for changes in later if changes is not first]
+            tables = later
+
+    def _left_over(self, batch: Batch, tables: Sequence[TableChanges]) -> list[TableChanges]:
+        """Write tables apart; those that have to come again."""
+        later: list[TableChanges] = []
+
+        def write(batch: Batch, changes: TableChanges) -> None:
+            if not self._is_parted(batch, changes, is_last=len(tables) == 1):
+                later.append(changes)
+
+        write_tables(self._pool, replace(batch, tables=tables), write)
+        return later
+
+    def _is_parted(self, batch: Batch, changes: TableChanges, *, is_last: bool) -> bool:
+        """Write a table but for the rows that wait or are refused; False if other tables may be
+        the reason, and are to be written first.
+        """
         aside = self._parking or self._left_out
         assert aside is not None, "somebody knows what waits"
-        with self._sessions.transaction() as conn:
-            opened = self._open_for(conn, batch, changes)
-            if opened is None:
-                return
-            target, watermark = opened
-            self._form.write_apart(conn, target, changes, batch.sequence, aside)
-            failpoint("apart.after_letters")
-            self._look()
-            watermark.move(conn, batch.sequence, batch.upto)
-            failpoint("apart.before_commit")
+        try:
+            with self._sessions.transaction() as conn:
+                opened = self._open_for(conn, batch, changes)
+                if opened is None:
+                    return True
+                target, watermark = opened
+                sequence = batch.sequence
+                self._form.write_apart(conn, target, changes, sequence, aside, is_last=is_last)
+                failpoint("apart.after_letters")
+                self._look()
+                watermark.move(conn, sequence, batch.upto)
+                failpoint("apart.before_commit")
+        except SinkError as error:
+            if is_last or not is_by_other_tables(error.__cause__):
+                raise
+            return False
         failpoint("apart.after_commit")
+        return True
+
+    def _foremost(self, tables: Sequence[TableChanges]) -> TableChanges:
+        """One whose rows refer to none of the others, if there is one."""
+        places = [self._options.place(changes.relation) for changes in tables]
+        with self._sessions.transaction() as conn:
+            found = referring(conn, places)
+        free = [changes for changes, at in zip(tables, places, strict=True) if at not in found]
+        return (free or tables)[0]
 
     def _open_for(
         self, conn: Connection, batch: Batch, changes: TableChanges
