@@ -105,6 +105,25 @@ def test_f105_replay_leaves_out_what_waits(copy: PostgresHarness, store: LetterS
     assert len(letters(store)) == 1
 
 
+def test_f105_replay_leaves_out_a_row_that_waits_since_before_a_column_was_added(
+    copy: PostgresHarness, store: LetterStore
+) -> None:
+    source = checked(copy)
+    source.insert(id=4, n=BAD)
+    copy.sink.write(batch_of(2, source.take()))
+    source.add_column("later")
+    source.update(1, n=10)
+    copy.sink.write(batch_of(3, source.take()))
+    # A replay takes what came later from the target, which has no row 4.
+    source.update(4, n=BAD, unchanged=["later"])
+    source.update(2, n=20, unchanged=["later"])
+    batch = replace(batch_of(4, source.take()), replay="r")
+    with closing(PostgresSink(copy.options, store=store, stream="lake.replay")) as sink:
+        sink.leave_out_undelivered()
+        sink.write(batch)
+    assert numbers(copy) == {1: 10, 2: 20, 3: 3} and len(letters(store)) == 1
+
+
 class Died(Exception):
     """Stands for a process that ends."""
 

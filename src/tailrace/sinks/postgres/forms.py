@@ -24,6 +24,7 @@ from tailrace.sinks.postgres.kept_values import with_kept_values
 from tailrace.sinks.postgres.layout import Layout
 from tailrace.sinks.postgres.merge import lacking_row, merge
 from tailrace.sinks.postgres.records import (
+    Records,
     base_records,
     change_records,
     change_texts,
@@ -43,6 +44,10 @@ class Letterbox(Aside, Protocol):
 
     def newest(self, table: str, lane: str, before: int) -> Message | None:
         """What waits last in a lane, of batches before this one."""
+        ...
+
+    def leaves_out(self, records: Records, at: int) -> bool:
+        """Whether a record is not written whatever it says, nor put aside."""
         ...
 
     def outdo(self, table: str, sequence: int) -> None:
@@ -140,7 +145,7 @@ class UpsertForm:
             target.clear(conn)
         records = row_records(changes.relation, folded, changes.rows, sequence)
         newest = partial(aside.newest, before=sequence)
-        records = with_kept_values(conn, target, records, folded, newest)
+        records = with_kept_values(conn, target, records, folded, newest, aside.leaves_out)
         write_apart(conn, target, records, aside, is_last=is_last)
 
     def load(

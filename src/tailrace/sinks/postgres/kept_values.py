@@ -32,20 +32,27 @@ _Values = dict[int, dict[str, str | None]]
 
 
 def with_kept_values(
-    conn: Connection, target: Target, records: Records, fold: Fold, newest: Newest
+    conn: Connection,
+    target: Target,
+    records: Records,
+    fold: Fold,
+    newest: Newest,
+    leaves_out: Callable[[Records, int], bool],
 ) -> Records:
-    """The records of this fold, whole. Raises TargetLost if the target lacks a row."""
-    keeping = [int(at) for at in fold.keeping]
+    """The records of this fold, whole but for what is left out. Raises TargetLost if the target
+    lacks a row.
+    """
+    relation, behind = records.relation, len(fold.erased)
+    keeping = [int(at) for at in fold.keeping if not leaves_out(records, behind + int(at))]
     if not keeping:
         return records
-    relation = records.relation
     found = _waiting(relation, fold, keeping, newest)
     there = [at for at in keeping if at not in found]
     if there:
         found |= _held(conn, target, relation, fold, there)
     if fold.truncated or len(found) < len(keeping):
         raise lacking_row(relation)
-    texts, behind = records.texts, len(fold.erased)
+    texts = records.texts
     for name, mask in fold.kept.items():
         values: list[Any] = texts.column(name).to_pylist()
         for at in keeping:

@@ -92,6 +92,10 @@ class Parking:
         )
         self._put(message, failure)
 
+    def leaves_out(self, records: Records, at: int) -> bool:
+        """What is not written is put aside."""
+        return False
+
     def newest(self, table: str, lane: str, before: int) -> Message | None:
         """What waits last in a lane, of batches before this one."""
         code = table_code(table)
@@ -178,14 +182,16 @@ class LeftOut:
         return any(code == table_code(table) for code, _ in self._first)
 
     def free(self, records: Records, rows: Rows) -> Rows:
-        """Those that do not wait. Of a row that does, the changes before its first letter."""
-        code = table_code(records.relation.qualified)
-        firsts = [self._first.get((code, records.lane(int(at)))) for at in rows]
-        free = [
-            first is None or (records.is_changes and offset_part(records.places[at]) < first)
-            for first, at in zip(firsts, rows, strict=True)
-        ]
+        """Those that do not wait."""
+        free = [not self.leaves_out(records, int(at)) for at in rows]
         return rows[np.array(free, dtype=np.bool_)]
+
+    def leaves_out(self, records: Records, at: int) -> bool:
+        """Whether it is of a row that waits; but a change before its first letter was delivered."""
+        first = self._first.get((table_code(records.relation.qualified), records.lane(at)))
+        if first is None:
+            return False
+        return not records.is_changes or offset_part(records.places[at]) >= first
 
     def refuse(self, records: Records, at: int, error: psycopg.Error) -> None:
         """A replay ends there."""
