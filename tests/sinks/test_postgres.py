@@ -116,6 +116,20 @@ def test_table_of_somebody_else_is_refused_and_left_alone(copy: PostgresHarness)
     assert found.severity == "blocker" and "DROP TABLE" in found.fix
 
 
+def test_default_that_somebody_has_put_on_the_target_takes_the_place_of_no_null(
+    copy: PostgresHarness,
+) -> None:
+    source = Source()
+    copy.sink.prepare(source.relation)
+    with copy.database.connect() as conn:
+        conn.execute("ALTER TABLE orders ALTER n SET DEFAULT 7")
+    source.insert(id=1)
+    copy.sink.write(batch_of(1, source.take()))
+    assert copy.rows(source.relation) == source.expected()
+    copy.sink.load(load_of(2, source), source.base())
+    assert copy.rows(source.relation) == source.expected()
+
+
 def test_f049_key_that_is_only_spelt_anew_takes_the_unsent_value_along(
     copy: PostgresHarness,
 ) -> None:

@@ -19,7 +19,6 @@ from tailrace.sinks.events import with_keys
 from tailrace.sinks.fold import fold
 from tailrace.sinks.load_rows import truncate_row
 from tailrace.sinks.postgres.apart import Aside, check_at_once, write_apart
-from tailrace.sinks.postgres.copy_in import copy_in
 from tailrace.sinks.postgres.kept_values import with_kept_values
 from tailrace.sinks.postgres.layout import Layout
 from tailrace.sinks.postgres.merge import lacking_row, merge
@@ -126,7 +125,7 @@ class UpsertForm:
         if folded.kept:
             raise lacking_row(relation)
         names = relation.column_names
-        copy_in(conn, target.name, names, texts_of(folded.upserts, names))
+        target.add(conn, names, texts_of(folded.upserts, names))
 
     def write_apart(
         self,
@@ -188,7 +187,7 @@ class AppendForm:
     def write(self, conn: Connection, target: Target, changes: TableChanges) -> None:
         """Add the changes as they are."""
         texts = change_texts(changes.relation, changes.rows)
-        copy_in(conn, target.name, texts.column_names, texts_of(texts, texts.column_names))
+        target.add(conn, texts.column_names, texts_of(texts, texts.column_names))
 
     def write_apart(
         self,
@@ -237,11 +236,11 @@ def _is_copied(conn: Connection, target: Target, texts: pa.Table, aside: Letterb
     """
     names = texts.column_names
     if aside is None:
-        copy_in(conn, target.name, names, texts_of(texts, names))
+        target.add(conn, names, texts_of(texts, names))
         return True
     try:
         with conn.transaction():
-            copy_in(conn, target.name, names, texts_of(texts, names))
+            target.add(conn, names, texts_of(texts, names))
     except psycopg.Error as error:
         if not is_refusal(error):
             raise

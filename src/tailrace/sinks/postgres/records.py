@@ -23,7 +23,6 @@ from tailrace.postgres.session import Connection
 from tailrace.sinks.fold import Fold
 from tailrace.sinks.keys import Mask, Rows, steady_key
 from tailrace.sinks.postgres.change_texts import before_text, names_text
-from tailrace.sinks.postgres.copy_in import copy_in
 from tailrace.sinks.postgres.merge import merge
 from tailrace.sinks.postgres.staging import make_staged
 from tailrace.sinks.postgres.strings import STRING
@@ -78,7 +77,7 @@ class Records:
         """Bring some of them into the target; raises as psycopg does."""
         if self.is_changes:
             taken = self.texts.take(rows)
-            copy_in(conn, target.name, taken.column_names, texts_of(taken, taken.column_names))
+            target.add(conn, taken.column_names, texts_of(taken, taken.column_names))
             return
         gone = rows[self.deletes[rows]]
         upserts = self.texts.take(rows[~self.deletes[rows]])

@@ -6,7 +6,7 @@ first row that needs it, or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,8 +15,10 @@ from psycopg import sql
 from tailrace.errors import SchemaError
 from tailrace.model import Lsn, Origin, Relation
 from tailrace.model.change import COMMIT_LSN, ORIGIN
+from tailrace.postgres.binaries import Array
 from tailrace.postgres.quote import identifier, qualified, statement
 from tailrace.postgres.session import Connection
+from tailrace.sinks.postgres.copy_in import copy_in
 from tailrace.sinks.postgres.layout import Layout, TargetColumn
 from tailrace.sinks.postgres.sessions import STATEMENT_TIMEOUT
 from tailrace.sinks.postgres.types import ColumnType
@@ -26,7 +28,8 @@ DROPPED_COMMENT: Final = "tailrace: the source has dropped this column"
 
 _READ: Final = """
 SELECT c.oid::bigint, t.source, a.attname, a.atttypid::bigint, a.atttypmod,
-       col_description(c.oid, a.attnum), array_position(i.indkey::int2[], a.attnum)
+       col_description(c.oid, a.attnum), array_position(i.indkey::int2[], a.attnum),
+       (a.atthasdef AND a.attgenerated = '') OR a.attidentity <> ''
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN tailrace_sink.targets t ON t.target = c.oid
@@ -43,11 +46,14 @@ FROM unnest(%s::oid[], %s::int[]) WITH ORDINALITY AS wanted (oid, typmod, place)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One table, with its columns at this moment of the transaction."""
+    """One table, with its columns at this moment of the transaction; somebody may have given
+    `defaults` to some.
+    """
 
     oid: int
     name: sql.Identifier
     layout: Layout
+    defaults: frozenset[str] = frozenset()
 
     @classmethod
     def open(cls, conn: Connection, place: tuple[str, str], relation: Relation) -> Target | None:
@@ -60,10 +66,11 @@ class Target:
             _refuse_foreign(place, source, relation)
         columns = tuple(
             TargetColumn(name, ColumnType(kind, typmod), comment == DROPPED_COMMENT)
-            for _, _, name, kind, typmod, comment, _ in rows
+            for _, _, name, kind, typmod, comment, *_ in rows
         )
         key = sorted((row[6], row[2]) for row in rows if row[6] is not None)
-        return cls(oid, qualified(*place), Layout(columns, tuple(name for _, name in key)))
+        layout = Layout(columns, tuple(name for _, name in key))
+        return cls(oid, qualified(*place), layout, frozenset(row[2] for row in rows if row[7]))
 
     @classmethod
     def make(
@@ -121,11 +128,15 @@ class Target:
         self._alter(conn, drops)
         adds = [*_definitions(conn, layout.columns), *_primary_key(layout)]
         self._alter(conn, [sql.SQL("ADD {}").format(each) for each in adds])
-        return replace(self, layout=layout)
+        return replace(self, layout=layout, defaults=frozenset())
 
     def is_empty(self, conn: Connection) -> bool:
         """Whether it has no row."""
         return conn.execute(statement("SELECT FROM {} LIMIT 1", self.name)).fetchone() is None
+
+    def add(self, conn: Connection, names: Sequence[str], columns: Sequence[Array]) -> None:
+        """Add these columns of texts as rows."""
+        copy_in(conn, self.name, names, columns, defaults=self.defaults)
 
     def clear(self, conn: Connection) -> None:
         """Delete every row; however long it takes.
