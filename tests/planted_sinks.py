@@ -38,9 +38,23 @@ SINK_MUTANTS: Final = (
     Mutant(
         "a watermark passes letters that the next epoch does not know",
         "sinks/postgres/sink.py",
-        '            failpoint("apart.after_letters")\n            self._look()\n',
-        '            failpoint("apart.after_letters")\n',
+        '                failpoint("apart.after_letters")\n                self._look()\n',
+        '                failpoint("apart.after_letters")\n',
         ("tests/sinks/refused/test_deaths.py",),
+    ),
+    Mutant(
+        "a row passes its letter when its key is told in another order",
+        "sinks/keys.py",
+        "    return tuple(name for name in relation.column_names if name in relation.key)\n",
+        "    return relation.key\n",
+        ("tests/sinks/refused/test_refused_keys.py",),
+    ),
+    Mutant(
+        "a row under an equal key passes the one that is tried again",
+        "sinks/postgres/apart.py",
+        "        rows = _not_behind(records, rows, later)\n",
+        "",
+        ("tests/sinks/refused/test_refused_keys.py",),
     ),
     Mutant(
         "a replay goes to a place that another has written to",
