@@ -130,6 +130,20 @@ def test_default_that_somebody_has_put_on_the_target_takes_the_place_of_no_null(
     assert copy.rows(source.relation) == source.expected()
 
 
+def test_column_that_the_target_generates_is_left_to_it(copy: PostgresHarness) -> None:
+    source = Source()
+    source.insert(id=1, n=1)
+    copy.sink.write(batch_of(1, source.take()))
+    with copy.database.connect() as conn:
+        conn.execute("ALTER TABLE orders ADD twice int GENERATED ALWAYS AS (n * 2) STORED")
+        source.update(1, n=5)
+        source.insert(id=2, n=3)
+        copy.sink.write(batch_of(2, source.take()))
+        copy.sink.load(load_of(3, source), source.base())
+        rows = conn.execute("SELECT id, twice FROM orders ORDER BY id").fetchall()
+    assert rows == [(1, 10), (2, 6)]
+
+
 def test_f049_key_that_is_only_spelt_anew_takes_the_unsent_value_along(
     copy: PostgresHarness,
 ) -> None:

@@ -29,11 +29,12 @@ DROPPED_COMMENT: Final = "tailrace: the source has dropped this column"
 _READ: Final = """
 SELECT c.oid::bigint, t.source, a.attname, a.atttypid::bigint, a.atttypmod,
        col_description(c.oid, a.attnum), array_position(i.indkey::int2[], a.attnum),
-       (a.atthasdef AND a.attgenerated = '') OR a.attidentity <> ''
+       a.atthasdef OR a.attidentity <> ''
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN tailrace_sink.targets t ON t.target = c.oid
 LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+     AND a.attgenerated = ''
 LEFT JOIN pg_index i ON i.indrelid = c.oid AND i.indisprimary
 WHERE n.nspname = %s AND c.relname = %s
 ORDER BY a.attnum
@@ -47,7 +48,7 @@ FROM unnest(%s::oid[], %s::int[]) WITH ORDINALITY AS wanted (oid, typmod, place)
 @dataclass(frozen=True, slots=True)
 class Target:
     """One table, with its columns at this moment of the transaction; somebody may have given
-    `defaults` to some.
+    `defaults` to some. What Postgres generates is not among them: nobody can write it.
     """
 
     oid: int
