@@ -486,7 +486,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "a live message counts as sent by a replay",
-        "sinks/queue/message.py",
+        "sinks/letters/message.py",
         'return f"{event_id}@{batch}@{replay}"',
         'return f"{event_id}@{batch}"',
         ("tests/sinks/queue/test_replay.py",),

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tailrace.cli import dlq
+from tailrace.sinks.letters.dead_letter import DeadLetters
+from tailrace.sinks.letters.failure import Kind
 from tailrace.sinks.postgres import PostgresOptions, PostgresSink
 from tailrace.sinks.queue import QueueSink
-from tailrace.sinks.queue.dead_letter import DeadLetters
-from tailrace.sinks.queue.errors import Kind
 from tailrace.sinks.queue.outbox import Outbox
 from tailrace.storage import FileStore
 from tests.cli.project import Project

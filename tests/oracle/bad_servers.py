@@ -15,7 +15,7 @@ from typing import Final
 
 from moto.server import ThreadedMotoServer
 
-from tailrace.sinks.queue.errors import Kind
+from tailrace.sinks.letters.failure import Kind
 from tests.sinks.queue.servers import Faults, Gate, KinesisQueue, WebhookQueue, id_of
 
 MOODS: Final = ("down", "failing", "throttling", "slow", "silent", "forbidding")

@@ -23,9 +23,9 @@ from tailrace.sinks.delta.commit import Commit
 from tailrace.sinks.delta.merge import Merge
 from tailrace.sinks.delta.spark import SparkEngine
 from tailrace.sinks.delta.target import Target
+from tailrace.sinks.letters.letter import LetterLimits
 from tailrace.sinks.memory import MemorySink
 from tailrace.sinks.postgres import PostgresOptions, PostgresSink
-from tailrace.sinks.queue.letter import LetterLimits
 from tailrace.storage import Store
 from tests.server import Database
 

@@ -9,10 +9,10 @@ from tailrace.log.merge import MergePolicy, Merger
 from tailrace.log.retention import RetentionPolicy, put_reader_position, retain
 from tailrace.model import Lsn
 from tailrace.postgres.quote import SourceNames
-from tailrace.sinks.queue.dead_letter import DeadLetters
-from tailrace.sinks.queue.letter import Letter
-from tailrace.sinks.queue.message import Message, lane_of, place_of
-from tailrace.sinks.queue.parked import ToPark
+from tailrace.sinks.letters.dead_letter import DeadLetters
+from tailrace.sinks.letters.letter import Letter
+from tailrace.sinks.letters.message import Message, lane_of, place_of
+from tailrace.sinks.letters.parked import ToPark
 from tailrace.status import LogReport, Report, SourceReport, State, StreamReport, gather
 from tailrace.storage import MemoryStore
 from tests.decode import wire

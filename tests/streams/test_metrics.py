@@ -14,11 +14,11 @@ from tailrace.control.streams import Status
 from tailrace.errors import SinkError
 from tailrace.exposition import ADDRESS, serve
 from tailrace.model import Lsn, Offset
-from tailrace.sinks.queue.dead_letter import DeadLetters
-from tailrace.sinks.queue.letter import Letter
-from tailrace.sinks.queue.message import Message, lane_of, place_of
+from tailrace.sinks.letters.dead_letter import DeadLetters
+from tailrace.sinks.letters.letter import Letter
+from tailrace.sinks.letters.message import Message, lane_of, place_of
+from tailrace.sinks.letters.parked import ToPark
 from tailrace.sinks.queue.outbox import Outbox
-from tailrace.sinks.queue.parked import ToPark
 from tailrace.storage import MemoryStore, Store
 from tailrace.streams import StreamState
 from tailrace.streams.delivery import Delivered

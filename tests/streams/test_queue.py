@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from tailrace.errors import LogFenced
+from tailrace.sinks.letters.dead_letter import DeadLetters
+from tailrace.sinks.letters.failure import Kind
+from tailrace.sinks.letters.redrive import Request, Requests
 from tailrace.sinks.queue import sink as queue_sink
-from tailrace.sinks.queue.dead_letter import DeadLetters
-from tailrace.sinks.queue.errors import Kind
-from tailrace.sinks.queue.redrive import Request, Requests
 from tailrace.storage import FileStore, Store
 from tests.dying import met_at
 from tests.nursery import die

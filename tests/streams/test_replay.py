@@ -17,8 +17,8 @@ from deltalake import DeltaTable
 
 from tailrace.model import Offset, ReplicaIdentity
 from tailrace.sinks import Sink, open_sink
-from tailrace.sinks.queue.dead_letter import DeadLetters
-from tailrace.sinks.queue.errors import Kind
+from tailrace.sinks.letters.dead_letter import DeadLetters
+from tailrace.sinks.letters.failure import Kind
 from tailrace.spark.selection import Selection
 from tailrace.storage import Store
 from tests.decode import wire

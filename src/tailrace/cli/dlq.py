@@ -12,8 +12,8 @@ from tailrace.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tailrace.sinks.queue.dead_letter import DeadLetters
-    from tailrace.sinks.queue.letter import Letter, LetterName
+    from tailrace.sinks.letters.dead_letter import DeadLetters
+    from tailrace.sinks.letters.letter import Letter, LetterName
     from tailrace.storage import Store
 
 _HELP: Final = (
@@ -51,7 +51,7 @@ def ls(
     Example: tailrace dlq ls orders
     """
     from tailrace.cli.json_text import json_text
-    from tailrace.sinks.queue.dead_letter import DeadLetters
+    from tailrace.sinks.letters.dead_letter import DeadLetters
     from tailrace.sinks.queue.outbox import count_copies
 
     store = _store(config, stream)
@@ -84,7 +84,7 @@ def show(
     from dataclasses import asdict
 
     from tailrace.cli.json_text import json_text
-    from tailrace.sinks.queue.dead_letter import DeadLetters
+    from tailrace.sinks.letters.dead_letter import DeadLetters
 
     letters = DeadLetters(_store(config, stream), stream)
     # The last one: a load that came since has outdone the others.
@@ -135,8 +135,8 @@ def _ask(
     import getpass
     import time
 
-    from tailrace.sinks.queue.dead_letter import DeadLetters
-    from tailrace.sinks.queue.redrive import Request, Requests
+    from tailrace.sinks.letters.dead_letter import DeadLetters
+    from tailrace.sinks.letters.redrive import Request, Requests
     from tailrace.sinks.sink import REPLAY_SUFFIX, stream_of
 
     if stream.endswith(REPLAY_SUFFIX):

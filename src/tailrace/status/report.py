@@ -35,7 +35,7 @@ from tailrace.postgres.selection import Selection
 from tailrace.postgres.server import read_server, wal_position
 from tailrace.postgres.session import connect, source_error
 from tailrace.postgres.slot import SlotState, read_slot
-from tailrace.sinks.queue.dead_letter import DeadLetters, lanes_of
+from tailrace.sinks.letters.dead_letter import DeadLetters, lanes_of
 from tailrace.sinks.sink import stream_of
 from tailrace.status.left_out import LeftOut, left_out
 from tailrace.status.under_way import BaseUnderWay, bases_under_way

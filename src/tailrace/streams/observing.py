@@ -15,7 +15,7 @@ from tailrace.log import Reader
 from tailrace.log.age import oldest_commit_s
 from tailrace.log.wanted import lost_with_slot
 from tailrace.model import Lsn
-from tailrace.sinks.queue.dead_letter import DeadLetters, lanes_of
+from tailrace.sinks.letters.dead_letter import DeadLetters, lanes_of
 from tailrace.sinks.queue.outbox import count_copies
 from tailrace.streams.place import Wish
 from tailrace.streams.stream import StreamState

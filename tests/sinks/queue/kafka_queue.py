@@ -10,9 +10,9 @@ from typing import Any
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tailrace.sinks.queue.errors import Kind
+from tailrace.sinks.letters.failure import Kind
+from tailrace.sinks.letters.message import Message
 from tailrace.sinks.queue.kafka import KafkaOptions, KafkaSender
-from tailrace.sinks.queue.message import Message
 from tailrace.sinks.queue.sender import Sender
 from tests.sinks.queue.broker import Broker
 from tests.sinks.queue.servers import STREAM, Faults

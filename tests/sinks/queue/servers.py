@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import boto3
 
-from tailrace.sinks.queue.errors import Kind
+from tailrace.sinks.letters.failure import Kind
+from tailrace.sinks.letters.letter import LetterLimits
 from tailrace.sinks.queue.json_columns import Style
 from tailrace.sinks.queue.kinesis import KinesisOptions, KinesisSender, delivery_id_of
-from tailrace.sinks.queue.letter import LetterLimits
 from tailrace.sinks.queue.limits import WindowLimits
 from tailrace.sinks.queue.opening import SENDERS
 from tailrace.sinks.queue.options import QueueOptions

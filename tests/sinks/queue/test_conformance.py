@@ -10,15 +10,15 @@ import pytest
 
 from tailrace.errors import SinkError, StoreError
 from tailrace.sinks import Batch
+from tailrace.sinks.letters.dead_letter import DeadLetters
+from tailrace.sinks.letters.failure import Kind
+from tailrace.sinks.letters.letter import LetterLimits
+from tailrace.sinks.letters.message import Message
+from tailrace.sinks.letters.redrive import Request, Requests
 from tailrace.sinks.queue import QueueSink
-from tailrace.sinks.queue.dead_letter import DeadLetters
 from tailrace.sinks.queue.envelope import Renderer
-from tailrace.sinks.queue.errors import Kind
 from tailrace.sinks.queue.json_columns import Style
-from tailrace.sinks.queue.letter import LetterLimits
-from tailrace.sinks.queue.message import Message
 from tailrace.sinks.queue.progress import Progress
-from tailrace.sinks.queue.redrive import Request, Requests
 from tailrace.sinks.queue.sender import Sender
 from tailrace.sinks.queue.webhook import WebhookOptions, WebhookSender
 from tailrace.storage import Data, MemoryStore

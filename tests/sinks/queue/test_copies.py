@@ -10,11 +10,11 @@ import pytest
 from tailrace.errors import LogFenced, SinkError
 from tailrace.log.epochs import take_epoch
 from tailrace.sinks import Batch
-from tailrace.sinks.queue.dead_letter import DeadLetters
-from tailrace.sinks.queue.errors import Kind
-from tailrace.sinks.queue.letter import Letter, LetterLimits
+from tailrace.sinks.letters.dead_letter import DeadLetters
+from tailrace.sinks.letters.failure import Kind
+from tailrace.sinks.letters.letter import Letter, LetterLimits
+from tailrace.sinks.letters.redrive import Request, Requests
 from tailrace.sinks.queue.outbox import Outbox
-from tailrace.sinks.queue.redrive import Request, Requests
 from tailrace.storage import FileStore, MemoryStore, Store
 from tests.capture.running import wait_until
 from tests.dying import met_at

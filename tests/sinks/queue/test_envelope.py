@@ -13,9 +13,9 @@ import pytest
 from tailrace.decode import TableChanges
 from tailrace.errors import SchemaError
 from tailrace.model import META_COLUMNS, PgType, ReplicaIdentity
+from tailrace.sinks.letters.message import Message
 from tailrace.sinks.queue.envelope import Renderer
 from tailrace.sinks.queue.json_columns import Style
-from tailrace.sinks.queue.message import Message
 from tests.sinks.source import NAN, Source, load_of, relation
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tailrace.sinks.letters.failure import Kind
 from tailrace.sinks.queue.errors import (
     HTTP_STATUS,
     KAFKA_ERROR,
     KINESIS_CODE,
-    Kind,
     http_failure,
     kafka_failure,
     kinesis_failure,

@@ -13,12 +13,12 @@ from pyspark.sql import SparkSession
 from tailrace.cli.config import parse
 from tailrace.errors import ConfigError, SinkError
 from tailrace.sinks import open_sink
-from tailrace.sinks.queue.dead_letter import DeadLetters
+from tailrace.sinks.letters.dead_letter import DeadLetters
+from tailrace.sinks.letters.failure import Kind
+from tailrace.sinks.letters.message import delivery_id
 from tailrace.sinks.queue.envelope import Renderer
-from tailrace.sinks.queue.errors import Kind
 from tailrace.sinks.queue.json_columns import Style
 from tailrace.sinks.queue.kafka import KafkaOptions, KafkaSender, failure_of
-from tailrace.sinks.queue.message import delivery_id
 from tailrace.storage import MemoryStore
 from tests.capture.running import wait_until
 from tests.sinks.queue.broker import Broker

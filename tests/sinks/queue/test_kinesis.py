@@ -9,8 +9,8 @@ from contextlib import closing
 import pytest
 
 from tailrace.errors import SinkError
-from tailrace.sinks.queue.dead_letter import DeadLetters
-from tailrace.sinks.queue.errors import Kind
+from tailrace.sinks.letters.dead_letter import DeadLetters
+from tailrace.sinks.letters.failure import Kind
 from tailrace.sinks.queue.kinesis import LIMITS, KinesisOptions, KinesisSender
 from tailrace.storage import MemoryStore
 from tests.sinks.queue.servers import STREAM, KinesisQueue, open_queue

@@ -16,8 +16,8 @@ import pytest
 from pydantic import SecretStr
 
 from tailrace.errors import ConfigError
-from tailrace.sinks.queue.errors import Kind
-from tailrace.sinks.queue.message import Message, place_of
+from tailrace.sinks.letters.failure import Kind
+from tailrace.sinks.letters.message import Message, place_of
 from tailrace.sinks.queue.webhook import SIGNATURE, WebhookOptions, WebhookSender
 from tests.proxy import self_signed
 from tests.sinks.queue.servers import SECRET, WebhookQueue

@@ -11,10 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tailrace.sinks.queue.errors import Failure, Kind, http_failure, no_answer
+from tailrace.sinks.letters.failure import Failure, Kind
+from tailrace.sinks.letters.message import TABLE_LANE, Message, place_of
+from tailrace.sinks.letters.parked import Parked
+from tailrace.sinks.queue.errors import http_failure, no_answer
 from tailrace.sinks.queue.limits import WindowLimits
-from tailrace.sinks.queue.message import TABLE_LANE, Message, place_of
-from tailrace.sinks.queue.parked import Parked
 from tailrace.sinks.queue.sender import RequestLimits
 from tailrace.sinks.queue.window import Window
 

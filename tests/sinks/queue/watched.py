@@ -6,8 +6,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from tailrace.sinks.queue.errors import Failure
-from tailrace.sinks.queue.message import Message
+from tailrace.sinks.letters.failure import Failure
+from tailrace.sinks.letters.message import Message
 from tailrace.sinks.queue.sender import RequestLimits, Sender
 from tailrace.storage import Data, MemoryStore
 from tests.sinks.queue.servers import STREAM, Queue

@@ -9,9 +9,9 @@ import pytest
 
 from tailrace.log.epochs import take_epoch
 from tailrace.sinks import open_sink
+from tailrace.sinks.letters.redrive import Request, Requests
 from tailrace.sinks.postgres import PostgresSink
 from tailrace.sinks.postgres import sink as postgres_sink
-from tailrace.sinks.queue.redrive import Request, Requests
 from tailrace.storage import open_store
 from tests.sinks.source import Source, batch_of
 

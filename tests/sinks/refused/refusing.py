@@ -7,10 +7,10 @@ import time
 from typing import Literal
 
 from tailrace.errors import StoreError
+from tailrace.sinks.letters.dead_letter import DeadLetters
+from tailrace.sinks.letters.letter import Letter
+from tailrace.sinks.letters.redrive import Audit, Request, Requests
 from tailrace.sinks.postgres import PostgresSink
-from tailrace.sinks.queue.dead_letter import DeadLetters
-from tailrace.sinks.queue.letter import Letter
-from tailrace.sinks.queue.redrive import Audit, Request, Requests
 from tailrace.storage import Data, MemoryStore, Store
 from tests.sinks.harness import PostgresHarness
 from tests.sinks.refused.killed_parking import CHECK, STREAM

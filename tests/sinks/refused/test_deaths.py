@@ -14,9 +14,9 @@ from tailrace.log.epochs import take_epoch
 from tailrace.postgres.session import Connection
 from tailrace.sinks import Batch
 from tailrace.sinks.columns import Mode
+from tailrace.sinks.letters.dead_letter import DeadLetters
 from tailrace.sinks.postgres import PostgresSink, redriving
 from tailrace.sinks.postgres import sink as postgres_sink
-from tailrace.sinks.queue.dead_letter import DeadLetters
 from tailrace.storage import FileStore
 from tests.nursery import die
 from tests.server import Server

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import replace
 
+from tailrace.sinks.letters.dead_letter import DeadLetters
 from tailrace.sinks.postgres import PostgresSink
-from tailrace.sinks.queue.dead_letter import DeadLetters
 from tests.sinks.change_harness import PostgresChanges, place
 from tests.sinks.refused.killed_parking import BAD, NO_CHECK, STREAM
 from tests.sinks.refused.refusing import (

@@ -13,9 +13,9 @@ from psycopg.conninfo import make_conninfo
 
 from tailrace.errors import SinkError, StoreError
 from tailrace.model import PgType
+from tailrace.sinks.letters import redrive
+from tailrace.sinks.letters.letter import LetterLimits
 from tailrace.sinks.postgres import PostgresSink
-from tailrace.sinks.queue import redrive
-from tailrace.sinks.queue.letter import LetterLimits
 from tests.server import Database, Server
 from tests.sinks.harness import PostgresHarness
 from tests.sinks.refused.killed_parking import BAD, NO_CHECK, STREAM

@@ -17,6 +17,7 @@ from tailrace.postgres.session import Connection
 from tailrace.sinks.columns import Mode
 from tailrace.sinks.events import with_keys
 from tailrace.sinks.fold import fold
+from tailrace.sinks.letters.message import Message
 from tailrace.sinks.load_rows import truncate_row
 from tailrace.sinks.postgres.apart import Aside, check_at_once, write_apart
 from tailrace.sinks.postgres.kept_values import with_kept_values
@@ -33,7 +34,6 @@ from tailrace.sinks.postgres.refusals import is_refusal
 from tailrace.sinks.postgres.target import Target
 from tailrace.sinks.postgres.types import TOLD_APART_BY_TEXT, target_type
 from tailrace.sinks.postgres.value_texts import texts_of
-from tailrace.sinks.queue.message import Message
 from tailrace.sinks.shape import require_same_mode
 from tailrace.sinks.sink import Load
 

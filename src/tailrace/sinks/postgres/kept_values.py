@@ -18,12 +18,12 @@ from tailrace.model import Relation
 from tailrace.postgres.quote import identifier
 from tailrace.postgres.session import Connection
 from tailrace.sinks.fold import Fold
+from tailrace.sinks.letters.message import Message, lane_of
 from tailrace.sinks.postgres.merge import lacking_row
 from tailrace.sinks.postgres.records import Records, key_texts
 from tailrace.sinks.postgres.strings import STRING
 from tailrace.sinks.postgres.target import Target, type_names
 from tailrace.sinks.postgres.value_texts import texts_of
-from tailrace.sinks.queue.message import Message, lane_of
 
 Newest = Callable[[str, str], Message | None]
 """`newest(table, lane)`: what waits last in a lane; None if nothing does."""

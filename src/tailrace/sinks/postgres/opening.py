@@ -10,10 +10,10 @@ from pydantic import SecretStr
 from tailrace.errors import ConfigError
 from tailrace.postgres.session import conninfo
 from tailrace.sinks.columns import Mode
+from tailrace.sinks.letters.letter import LetterLimits
+from tailrace.sinks.option_values import count
 from tailrace.sinks.postgres.options import PostgresOptions
 from tailrace.sinks.postgres.sink import PostgresSink
-from tailrace.sinks.queue.letter import LetterLimits
-from tailrace.sinks.queue.options import count
 from tailrace.storage import Store
 
 OPTIONS: Final = ("dsn", "schema", "mode", "dead_letter_count", "dead_letter_bytes")

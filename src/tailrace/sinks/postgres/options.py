@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tailrace.model import Relation
 from tailrace.sinks.columns import Mode
-from tailrace.sinks.queue.letter import LetterLimits
+from tailrace.sinks.letters.letter import LetterLimits
 
 
 @dataclass(frozen=True, slots=True)

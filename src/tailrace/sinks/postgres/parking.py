@@ -19,21 +19,19 @@ import psycopg
 from tailrace.log.epochs import newest_fence
 from tailrace.postgres.sqlstate import source_error
 from tailrace.sinks.keys import Rows
+from tailrace.sinks.letters.dead_letter import DeadLetters, first_letters
+from tailrace.sinks.letters.failure import Failure, Kind
+from tailrace.sinks.letters.letter import Letter, LetterLimits
+from tailrace.sinks.letters.message import Message, offset_part, table_code
+from tailrace.sinks.letters.parked import Parked, ToPark
+from tailrace.sinks.letters.redrive import Portion, Requests, Sent, carry_out
 from tailrace.sinks.postgres.records import Records
-from tailrace.sinks.queue.dead_letter import DeadLetters, first_letters
-from tailrace.sinks.queue.errors import Failure, Kind
-from tailrace.sinks.queue.letter import Letter, LetterLimits
-from tailrace.sinks.queue.limits import WindowLimits
-from tailrace.sinks.queue.message import Message, offset_part, table_code
-from tailrace.sinks.queue.outlet import Sent
-from tailrace.sinks.queue.parked import Parked, ToPark
-from tailrace.sinks.queue.redrive import Requests, carry_out
 from tailrace.sinks.sink import stream_of
 from tailrace.storage import Store
 
 KIND: Final = "postgres"
 
-WINDOW: Final = WindowLimits()
+PORTION: Final = Portion(letter_count=1000, bytes_max=32 << 20)
 """How many letters are read and written at once in a redrive."""
 
 logger = logging.getLogger(__name__)
@@ -140,7 +138,7 @@ class Parking:
                         self._requests,
                         self._letters,
                         send,
-                        window=WINDOW,
+                        portion=PORTION,
                         now=now,
                         is_whole=is_whole,
                     )

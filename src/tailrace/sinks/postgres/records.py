@@ -22,6 +22,7 @@ from tailrace.postgres.binaries import Array
 from tailrace.postgres.session import Connection
 from tailrace.sinks.fold import Fold
 from tailrace.sinks.keys import Mask, Rows, steady_key
+from tailrace.sinks.letters.message import Message, lane_of, place_of
 from tailrace.sinks.postgres.change_texts import before_text, names_text
 from tailrace.sinks.postgres.merge import merge
 from tailrace.sinks.postgres.staging import make_staged
@@ -29,7 +30,6 @@ from tailrace.sinks.postgres.strings import STRING
 from tailrace.sinks.postgres.target import Target
 from tailrace.sinks.postgres.types import target_type
 from tailrace.sinks.postgres.value_texts import leftovers, texts_of
-from tailrace.sinks.queue.message import Message, lane_of, place_of
 
 _FLOATS: Final = (PgType.FLOAT4, PgType.FLOAT8)
 _EXACT: Final = Context(prec=200_000, Emax=MAX_EMAX, Emin=MIN_EMIN)

@@ -25,16 +25,16 @@ from tailrace.postgres.quote import identifier
 from tailrace.postgres.session import Connection
 from tailrace.postgres.sqlstate import source_error
 from tailrace.sinks.keys import Rows
+from tailrace.sinks.letters.failure import Failure, Kind
+from tailrace.sinks.letters.message import Message, sequence_of
+from tailrace.sinks.letters.parked import Parked, ToPark
+from tailrace.sinks.letters.redrive import Sent
 from tailrace.sinks.postgres.apart import write_apart
 from tailrace.sinks.postgres.options import PostgresOptions
 from tailrace.sinks.postgres.records import Records, kept_records
 from tailrace.sinks.postgres.sessions import Sessions
 from tailrace.sinks.postgres.target import Target
 from tailrace.sinks.postgres.watermark import Watermark, set_up
-from tailrace.sinks.queue.errors import Failure, Kind
-from tailrace.sinks.queue.message import Message, sequence_of
-from tailrace.sinks.queue.outlet import Sent
-from tailrace.sinks.queue.parked import Parked, ToPark
 
 _OFFSET: Final = (COMMIT_LSN, ORDINAL, ORIGIN)
 _UNDER_WAY: Final = "its batch is under way, and comes first"

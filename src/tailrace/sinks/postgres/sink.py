@@ -27,6 +27,7 @@ from tailrace.failpoint import failpoint
 from tailrace.model import Relation
 from tailrace.postgres.session import Connection
 from tailrace.sinks.columns import Mode
+from tailrace.sinks.letters.ticker import Ticker
 from tailrace.sinks.postgres.apart import referring
 from tailrace.sinks.postgres.forms import AppendForm, Form, UpsertForm
 from tailrace.sinks.postgres.options import PostgresOptions
@@ -36,7 +37,6 @@ from tailrace.sinks.postgres.refusals import is_by_other_tables, is_refusal
 from tailrace.sinks.postgres.sessions import Sessions
 from tailrace.sinks.postgres.target import Target
 from tailrace.sinks.postgres.watermark import Watermark, committed, occupied, set_up
-from tailrace.sinks.queue.ticker import Ticker
 from tailrace.sinks.side_by_side import write_tables
 from tailrace.sinks.sink import Batch, Holds, Load, stream_of
 from tailrace.storage import Store

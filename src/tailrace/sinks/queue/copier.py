@@ -17,12 +17,12 @@ from typing import Final
 
 from tailrace.backoff import Backoff
 from tailrace.errors import SinkError, TailraceError
-from tailrace.sinks.queue.letter import Letter
+from tailrace.sinks.letters.letter import Letter
+from tailrace.sinks.letters.message import Message
+from tailrace.sinks.letters.parked import Parked
 from tailrace.sinks.queue.limits import WindowLimits
-from tailrace.sinks.queue.message import Message
 from tailrace.sinks.queue.outbox import Outbox
 from tailrace.sinks.queue.outlet import Outlet
-from tailrace.sinks.queue.parked import Parked
 from tailrace.sinks.queue.sender import Sender
 
 logger = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from tailrace.errors import SinkError
 from tailrace.failpoint import failpoint
-from tailrace.sinks.queue.errors import Failure
-from tailrace.sinks.queue.message import Message
-from tailrace.sinks.queue.parked import ToPark
+from tailrace.sinks.letters.failure import Failure
+from tailrace.sinks.letters.message import Message
+from tailrace.sinks.letters.parked import ToPark
 from tailrace.sinks.queue.sender import Sender
 from tailrace.sinks.queue.window import Window
 

@@ -24,8 +24,8 @@ from tailrace.decode import TableChanges, change_schema
 from tailrace.model import Lsn, Op, Relation
 from tailrace.model.change import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, XID
 from tailrace.sinks.keys import Mask, Rows
+from tailrace.sinks.letters.message import TABLE_LANE, Message, lane_of, place_of
 from tailrace.sinks.queue.json_columns import Array, Style, iso_times, joined, or_null
-from tailrace.sinks.queue.message import TABLE_LANE, Message, lane_of, place_of
 from tailrace.sinks.queue.rows_json import RowsJson, flat, rows_json
 from tailrace.sinks.sink import LOAD_ORDINAL, Load
 

@@ -21,9 +21,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tailrace.errors import ConfigError, SinkError
-from tailrace.sinks.queue.errors import Failure, Kind, kafka_failure, no_answer
-from tailrace.sinks.queue.message import Message, delivery_id
-from tailrace.sinks.queue.options import count, seconds, text
+from tailrace.sinks.letters.failure import Failure, Kind
+from tailrace.sinks.letters.message import Message, delivery_id
+from tailrace.sinks.option_values import count, seconds, text
+from tailrace.sinks.queue.errors import kafka_failure, no_answer
 from tailrace.sinks.queue.sender import CLOCKS_S, RequestLimits
 from tailrace.spark.jar import has_class
 

@@ -27,9 +27,10 @@ from botocore.exceptions import (
 )
 
 from tailrace.errors import ConfigError, SinkError
-from tailrace.sinks.queue.errors import Failure, Kind, kinesis_failure, no_answer
-from tailrace.sinks.queue.message import Message, delivery_id
-from tailrace.sinks.queue.options import seconds, text
+from tailrace.sinks.letters.failure import Failure, Kind
+from tailrace.sinks.letters.message import Message, delivery_id
+from tailrace.sinks.option_values import seconds, text
+from tailrace.sinks.queue.errors import kinesis_failure, no_answer
 from tailrace.sinks.queue.sender import RequestLimits
 
 LIMITS: Final = RequestLimits(

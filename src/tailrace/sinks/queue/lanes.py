@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from tailrace.sinks.queue.message import Message
+from tailrace.sinks.letters.message import Message
 
 
 class Lanes:

@@ -15,8 +15,8 @@ from contextlib import suppress
 
 from tailrace.errors import SinkError
 from tailrace.failpoint import failpoint
-from tailrace.sinks.queue.dead_letter import root_of
-from tailrace.sinks.queue.letter import Letter, LetterLimits
+from tailrace.sinks.letters.dead_letter import root_of
+from tailrace.sinks.letters.letter import Letter, LetterLimits
 from tailrace.storage import ObjectExists, ObjectMissing, Store
 
 

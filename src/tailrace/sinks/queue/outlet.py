@@ -5,27 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from random import Random
 
 from tailrace.errors import SinkError
+from tailrace.sinks.letters.message import Message
+from tailrace.sinks.letters.parked import Parked, ToPark
+from tailrace.sinks.letters.redrive import Sent
 from tailrace.sinks.queue.course import Course
 from tailrace.sinks.queue.limits import WindowLimits
-from tailrace.sinks.queue.message import Message
-from tailrace.sinks.queue.parked import Parked, ToPark
 from tailrace.sinks.queue.sender import Sender
 from tailrace.sinks.queue.window import Window
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """What became of messages, by their places: delivered; refused, or behind one that is; and why
-    the rest was not tried, if there is any.
-    """
-
-    delivered: frozenset[str]
-    refused: dict[str, ToPark]
-    error: SinkError | None
 
 
 class Outlet:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from tailrace.sinks.queue.message import Message
+from tailrace.sinks.letters.message import Message
 from tailrace.sinks.queue.window import Window
 
 

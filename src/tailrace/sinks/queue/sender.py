@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from tailrace.sinks.queue.errors import Failure
-from tailrace.sinks.queue.message import Message
+from tailrace.sinks.letters.failure import Failure
+from tailrace.sinks.letters.message import Message
 
 CLOCKS_S: Final = 60.0
 """How far the clocks of the store, of this machine and of the queue may be apart."""

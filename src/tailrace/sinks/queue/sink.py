@@ -18,20 +18,20 @@ import pyarrow as pa
 from tailrace.log import read_genesis
 from tailrace.log.epochs import newest_fence
 from tailrace.model import Relation
+from tailrace.sinks.letters.dead_letter import DeadLetters, first_letters, lanes_of
+from tailrace.sinks.letters.letter import Letter
+from tailrace.sinks.letters.message import Message, offset_part, sequence_of, table_code
+from tailrace.sinks.letters.parked import Parked, ToPark
+from tailrace.sinks.letters.redrive import Portion, Requests, Sent, carry_out
+from tailrace.sinks.letters.ticker import Ticker
 from tailrace.sinks.queue.copier import Copier
-from tailrace.sinks.queue.dead_letter import DeadLetters, first_letters, lanes_of
 from tailrace.sinks.queue.envelope import Renderer
-from tailrace.sinks.queue.letter import Letter
-from tailrace.sinks.queue.message import Message, offset_part, sequence_of, table_code
 from tailrace.sinks.queue.options import QueueOptions
 from tailrace.sinks.queue.outbox import Outbox
-from tailrace.sinks.queue.outlet import Outlet, Sent
-from tailrace.sinks.queue.parked import Parked, ToPark
+from tailrace.sinks.queue.outlet import Outlet
 from tailrace.sinks.queue.passage import Passage
 from tailrace.sinks.queue.progress import Progress
-from tailrace.sinks.queue.redrive import Requests, carry_out
 from tailrace.sinks.queue.sender import CLOCKS_S, Sender
-from tailrace.sinks.queue.ticker import Ticker
 from tailrace.sinks.sink import Batch, Holds, Load, stream_of
 from tailrace.storage import Store
 
@@ -69,7 +69,7 @@ class QueueSink:
         self._progress = Progress(store, stream, self._fence)
         self._store = store
         self._stream = stream
-        self._window = options.window
+        self._portion = Portion(options.window.message_count, options.window.bytes_max)
         self._undelivered: DeadLetters | None = None
         self._parked: Parked | None = None
         self._redriven: set[str] = set()
@@ -211,7 +211,7 @@ class QueueSink:
                         self._requests,
                         self._letters,
                         self._redrive,
-                        window=self._window,
+                        portion=self._portion,
                         now=time.time(),
                     )
                 finally:

@@ -22,10 +22,11 @@ from pydantic import SecretStr
 
 from tailrace import __version__
 from tailrace.errors import ConfigError
-from tailrace.sinks.queue.errors import Failure, http_failure, no_answer
+from tailrace.sinks.letters.failure import Failure
+from tailrace.sinks.letters.message import Message
+from tailrace.sinks.option_values import count, seconds, text
+from tailrace.sinks.queue.errors import http_failure, no_answer
 from tailrace.sinks.queue.exchange import Connection
-from tailrace.sinks.queue.message import Message
-from tailrace.sinks.queue.options import count, seconds, text
 from tailrace.sinks.queue.sender import RequestLimits
 
 OPTIONS: Final = ("url", "secret", "headers", "timeout", "batch_count", "batch_bytes")

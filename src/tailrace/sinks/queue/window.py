@@ -18,11 +18,12 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from random import Random
 
-from tailrace.sinks.queue.errors import Failure, Kind, oversize
+from tailrace.sinks.letters.failure import Failure, Kind
+from tailrace.sinks.letters.message import Message
+from tailrace.sinks.letters.parked import Parked, ToPark
+from tailrace.sinks.queue.errors import oversize
 from tailrace.sinks.queue.lanes import Lanes
 from tailrace.sinks.queue.limits import WindowLimits
-from tailrace.sinks.queue.message import Message
-from tailrace.sinks.queue.parked import Parked, ToPark
 from tailrace.sinks.queue.sender import RequestLimits
 from tailrace.sinks.queue.tries import Tries
 

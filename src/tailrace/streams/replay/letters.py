@@ -6,9 +6,9 @@ import json
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 
-from tailrace.sinks.queue.dead_letter import DeadLetters, lanes_of
-from tailrace.sinks.queue.letter import LetterName
-from tailrace.sinks.queue.message import offset_part, place_of, table_code
+from tailrace.sinks.letters.dead_letter import DeadLetters, lanes_of
+from tailrace.sinks.letters.letter import LetterName
+from tailrace.sinks.letters.message import offset_part, place_of, table_code
 from tailrace.storage import ObjectMissing, Store
 from tailrace.streams.replay.request import Request
 from tailrace.streams.replay.requests import record_name

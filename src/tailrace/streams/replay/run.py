@@ -26,8 +26,8 @@ from tailrace.errors import ConfigError
 from tailrace.log import Reader
 from tailrace.log.epochs import Fence
 from tailrace.sinks import Holds, Sink
+from tailrace.sinks.letters.dead_letter import root_of
 from tailrace.sinks.postgres import PostgresSink
-from tailrace.sinks.queue.dead_letter import root_of
 from tailrace.sinks.queue.sink import QueueSink
 from tailrace.spark.options import BATCH_BYTES, NO_LIMIT
 from tailrace.spark.packed import PackedOptions, ReadTable

@@ -19,19 +19,37 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from tailrace.errors import SegmentCorrupt
+from tailrace.errors import SegmentCorrupt, SinkError
 from tailrace.failpoint import failpoint
-from tailrace.sinks.queue.dead_letter import DeadLetters, lanes_of, root_of
-from tailrace.sinks.queue.letter import LetterName
-from tailrace.sinks.queue.limits import WindowLimits
-from tailrace.sinks.queue.message import TABLE_LANE, Message
-from tailrace.sinks.queue.outlet import Sent
-from tailrace.sinks.queue.parked import Parked
+from tailrace.sinks.letters.dead_letter import DeadLetters, lanes_of, root_of
+from tailrace.sinks.letters.letter import LetterName
+from tailrace.sinks.letters.message import TABLE_LANE, Message
+from tailrace.sinks.letters.parked import Parked, ToPark
 from tailrace.storage import ObjectExists, ObjectMissing, Store
 
 _LETTERS_AT_ONCE: Final = 1000
 _BEHIND: Final = "behind another letter"
 _OUTDONE: Final = "its table was loaded or emptied since"
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """So much is sent before those of it that have arrived are deleted."""
+
+    letter_count: int
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What became of messages, by their places: delivered; refused, or behind one that is; and why
+    the rest was not tried, if there is any.
+    """
+
+    delivered: frozenset[str]
+    refused: dict[str, ToPark]
+    error: SinkError | None
+
 
 Send = Callable[[Sequence[Message], Parked], Sent]
 
@@ -121,12 +139,12 @@ def carry_out(
     letters: DeadLetters,
     send: Send,
     *,
-    window: WindowLimits,
+    portion: Portion,
     now: float,
     is_whole: bool = False,
 ) -> tuple[str, ...]:
     """Do what is asked for and record it; returns the places of the letters that are gone. No more
-    than a window is sent before those that have arrived are deleted. If letters are whole, the
+    than a portion is sent before those that have arrived are deleted. If letters are whole, the
     newest of a lane stands for those before it. Raises LogFenced.
     """
     names, at = letters.names(), datetime.fromtimestamp(now, UTC).isoformat()
@@ -141,7 +159,7 @@ def carry_out(
         letters.remove(chosen)
     else:
         lanes = lanes_of(chosen)
-        audit = _redrive(request, letters, names, lanes, send, window, at, is_whole=is_whole)
+        audit = _redrive(request, letters, names, lanes, send, portion, at, is_whole=is_whole)
         failpoint("redrive.before_audit")
         requests.record(audit)
         failpoint("redrive.after_audit")
@@ -155,7 +173,7 @@ def _redrive(
     names: Sequence[LetterName],
     lanes: set[tuple[str, str]],
     send: Send,
-    window: WindowLimits,
+    portion: Portion,
     at: str,
     *,
     is_whole: bool,
@@ -171,7 +189,7 @@ def _redrive(
     older = _older(chosen) if is_whole else {}
     if is_whole:
         chosen = [name for name in chosen if name.place in older]
-    for some in _pieces(chosen, window):
+    for some in _pieces(chosen, portion):
         failpoint("redrive.before_send")
         sent = send(letters.messages(some), parked)
         failpoint("redrive.after_send")
@@ -196,13 +214,13 @@ def _older(names: Sequence[LetterName]) -> dict[str, list[LetterName]]:
     return {some[-1].place: some[:-1] for some in lanes.values()}
 
 
-def _pieces(names: Sequence[LetterName], window: WindowLimits) -> Iterator[list[LetterName]]:
-    """In order, each no larger than a window; a letter is larger than its message."""
-    count_max = min(_LETTERS_AT_ONCE, window.message_count)
+def _pieces(names: Sequence[LetterName], portion: Portion) -> Iterator[list[LetterName]]:
+    """In order, each no larger than a portion; a letter is larger than its message."""
+    count_max = min(_LETTERS_AT_ONCE, portion.letter_count)
     some: list[LetterName] = []
     size = 0
     for name in names:
-        if some and (len(some) == count_max or size + name.size > window.bytes_max):
+        if some and (len(some) == count_max or size + name.size > portion.bytes_max):
             yield some
             some, size = [], 0
         some.append(name)

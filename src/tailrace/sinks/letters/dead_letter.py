@@ -29,8 +29,8 @@ from tailrace.errors import SinkError
 from tailrace.failpoint import failpoint
 from tailrace.log import layout
 from tailrace.log.epochs import Fence
-from tailrace.sinks.queue.letter import Letter, LetterLimits, LetterName
-from tailrace.sinks.queue.message import Message, offset_part, table_code
+from tailrace.sinks.letters.letter import Letter, LetterLimits, LetterName
+from tailrace.sinks.letters.message import Message, offset_part, table_code
 from tailrace.sinks.sink import stream_of
 from tailrace.storage import ObjectExists, Store
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from tailrace.log import Reader
-from tailrace.sinks.queue.dead_letter import DeadLetters
-from tailrace.sinks.queue.errors import Kind
-from tailrace.sinks.queue.letter import Letter
-from tailrace.sinks.queue.message import Message, lane_of, place_of
-from tailrace.sinks.queue.parked import ToPark
+from tailrace.sinks.letters.dead_letter import DeadLetters
+from tailrace.sinks.letters.failure import Kind
+from tailrace.sinks.letters.letter import Letter
+from tailrace.sinks.letters.message import Message, lane_of, place_of
+from tailrace.sinks.letters.parked import ToPark
 from tailrace.storage import FileStore
 from tailrace.streams.observing import Letters, Observer
 from tests.sinks.queue.servers import STREAM, open_queue, webhook

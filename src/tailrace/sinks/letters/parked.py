@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tailrace.sinks.queue.errors import Failure
-from tailrace.sinks.queue.message import TABLE_LANE, Message, table_code
+from tailrace.sinks.letters.failure import Failure
+from tailrace.sinks.letters.message import TABLE_LANE, Message, table_code
 
 
 @dataclass(frozen=True, slots=True)

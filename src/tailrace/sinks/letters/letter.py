@@ -1,4 +1,4 @@
-"""A dead letter: a message that a queue did not take, with why and where it came from."""
+"""A dead letter: a message that was not taken, with why and where it came from."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 from tailrace.errors import SegmentCorrupt
 from tailrace.model import Lsn
-from tailrace.sinks.queue.message import Message, sequence_of
-from tailrace.sinks.queue.parked import ToPark
+from tailrace.sinks.letters.message import Message, sequence_of
+from tailrace.sinks.letters.parked import ToPark
 
 
 @dataclass(frozen=True, slots=True)

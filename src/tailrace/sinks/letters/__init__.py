@@ -1,0 +1,1 @@
+"""Dead letters: what a sink did not take, kept until a person decides about it."""
