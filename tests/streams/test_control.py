@@ -27,7 +27,6 @@ from tailrace.control.streams import (
     reporting,
 )
 from tailrace.errors import ConfigError, OffsetOutOfRange, SinkError
-from tailrace.log import layout
 from tailrace.log.retention import reader_positions
 from tailrace.log.wanted import SLOT_LOST, WantedBase, want_base
 from tailrace.model import Lsn, Offset
@@ -41,6 +40,7 @@ from tailrace.streams.delivery import Delivered
 from tailrace.streams.kept_roster import Kept
 from tailrace.streams.place import Wish
 from tailrace.streams.record import StreamRecord
+from tailrace.streams.replay.keys import Keys
 from tailrace.streams.taken import Taken
 from tests.capture.running import wait_until
 from tests.log.making import begin
@@ -400,7 +400,7 @@ def test_a_request_of_one_stream_that_cannot_be_read_holds_up_no_replay_of_anoth
     with reporting(conn):
         conn.execute("UPDATE tailrace.streams SET replay_note = 'asked as 20260101T000000-1'")
         conn.execute("UPDATE tailrace.streams SET replay_note = NULL WHERE name = 'orders'")
-    store.put_new(layout.replay_key("bad"), b"{}")
+    store.put_new(Keys("bad").request(1), b"{}")
     ask = "UPDATE tailrace.streams SET replay_from_ts = now() - interval '1 minute'"
     with running(Node(database.dsn, store)):
         conn.execute(ask)

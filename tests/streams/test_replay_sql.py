@@ -18,6 +18,7 @@ from tailrace.log.epochs import take_epoch
 from tailrace.postgres.session import Connection, connect
 from tailrace.sinks.memory import MemorySink
 from tailrace.streams.replay.by_sql import ReplaysBySql
+from tailrace.streams.replay.keys import Keys
 from tailrace.streams.replay.request import to_time
 from tests.nursery import die
 from tests.server import Database
@@ -203,7 +204,7 @@ def test_f105_window_that_is_moved_to_the_future_before_it_was_asked_for_is_refu
 ) -> None:
     operator.ask(1, 2)
     operator.turn()
-    operator.flow.store.delete([f"replays/{STREAM}/request.json"])
+    operator.flow.store.delete([Keys(STREAM).request(1)])
     operator.conn.execute(ASK, (datetime.now(UTC) + timedelta(days=1), None, STREAM))
     operator.turn()
     assert "in the future" in operator.note and operator.is_clear()
@@ -252,7 +253,7 @@ def test_f105_window_of_one_moment_has_what_was_committed_then(operator: Operato
 def test_request_that_cannot_be_read_ends_alone_and_is_asked_for_again(operator: Operator) -> None:
     operator.ask(2, 3)
     operator.turn()
-    key = layout.replay_key(STREAM)
+    key = Keys(STREAM).request(1)
     operator.flow.store.delete([key])
     operator.flow.store.put_new(key, b'{"id": 3}')
     zombie = take_epoch(operator.flow.store, STREAM, node="stopped")

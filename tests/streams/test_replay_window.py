@@ -17,7 +17,7 @@ from tailrace.sinks import Batch
 from tailrace.sinks.console import ConsoleSink
 from tailrace.sinks.memory import MemorySink
 from tailrace.storage import MemoryStore
-from tailrace.streams.record import StreamRecord
+from tailrace.streams.removing import remove_stream
 from tailrace.streams.replay import Request
 from tailrace.streams.replay.pace import Pace
 from tailrace.streams.replay.request import Bound, to_us
@@ -112,12 +112,13 @@ def test_f093_log_is_kept_for_a_replay_until_it_is_over(log: MadeLog, flow: Repl
     flow.ask(time_of(2))
     with pytest.raises(Killed):
         flow.serve()
-    assert reader_positions(log.store)[f"{STREAM}.replay"] < reader_positions(log.store)[STREAM]
+    kept = reader_positions(log.store)
+    assert kept[f"{STREAM}.replay.1"] < kept[STREAM]
     progress = flow.replays.progress(STREAM)
     assert progress is not None and progress.has_begun and progress.share == 0.0
     flow.open_sink = opened
     assert flow.serve().change_count == 3
-    assert f"{STREAM}.replay" not in reader_positions(log.store)
+    assert list(reader_positions(log.store)) == [STREAM]
 
 
 def test_replay_of_a_stream_that_is_removed_goes_with_it(log: MadeLog, flow: Replayed) -> None:
@@ -125,7 +126,9 @@ def test_replay_of_a_stream_that_is_removed_goes_with_it(log: MadeLog, flow: Rep
     flow.ask(time_of(2))
     with pytest.raises(Killed):
         flow.serve()
-    StreamRecord(log.store, STREAM).remove()
+    remove_stream(log.store, STREAM)
+    last = flow.replays.last(STREAM)
+    assert last is not None and (last.state, last.note) == ("cancelled", "the stream was removed")
     assert flow.replays.current(STREAM) is None and not reader_positions(log.store)
 
 

@@ -134,9 +134,9 @@ def _request(
 
 def _must_have_begun(store: Store, stream: str) -> None:
     from tailrace.log.retention import reader_positions
-    from tailrace.sinks.sink import REPLAY_SUFFIX
+    from tailrace.sinks.sink import stream_of
 
-    known = [name for name in reader_positions(store) if not name.endswith(REPLAY_SUFFIX)]
+    known = [name for name in reader_positions(store) if name == stream_of(name)]
     if stream not in known:
         hint = f"one of: {', '.join(known)}" if known else "no stream has"
         raise ConfigError(f"stream {stream} has delivered nothing yet", hint=hint)
@@ -227,11 +227,11 @@ def _watch(replays: Replays, request: Request, store: Store) -> None:
     deadline = time.monotonic() + WAIT_S
     try:
         with ReplayBar(Console(stderr=True), request) as bar:
-            # The outcome is put before the request goes, so it is looked for last.
+            # What is over has an outcome, so that is looked for last.
             progress = replays.progress(request.stream)
             while (outcome := replays.outcome(request)) is None:
                 if progress is None or progress.request.id != request.id:
-                    raise TailraceError(f"the replay is gone: stream {request.stream} was removed")
+                    raise TailraceError("the replay is gone: its request could not be read")
                 bar.show(progress)
                 if progress.has_begun:
                     deadline = float("inf")

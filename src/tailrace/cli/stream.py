@@ -119,9 +119,9 @@ def rm(
     """
     from tailrace.cli.config import load
     from tailrace.log.retention import reader_positions
-    from tailrace.sinks.sink import REPLAY_SUFFIX
+    from tailrace.sinks.sink import stream_of
     from tailrace.storage import open_store
-    from tailrace.streams.record import StreamRecord
+    from tailrace.streams.removing import remove_stream
 
     settings = load(config)
     if name in settings.streams:
@@ -131,11 +131,11 @@ def rm(
         )
     store = open_store(settings.log.url)
     is_deleted = _delete(settings, name)
-    known = {each for each in reader_positions(store) if not each.endswith(REPLAY_SUFFIX)}
+    known = {each for each in reader_positions(store) if each == stream_of(each)}
     if name not in known and not is_deleted:
         hint = f"one of: {', '.join(sorted(known))}" if known else "none has begun"
         raise ConfigError(f"the log knows no stream {name}", hint=hint)
-    StreamRecord(store, name).remove()
+    remove_stream(store, name)
     typer.echo(f"removed stream {name}; its sink stays as it is")
 
 

@@ -188,11 +188,6 @@ def replay_prefix(stream: str) -> str:
     return f"{REPLAYS}{stream}/"
 
 
-def replay_key(stream: str) -> str:
-    """The name of the one replay that waits or runs."""
-    return f"{replay_prefix(stream)}request.json"
-
-
 def position_of(key: str) -> Lsn:
     """The position with which a key's last part begins; raises SegmentCorrupt."""
     match = _POSITION.match(_last_part(key))

@@ -67,12 +67,14 @@ class Holds(StrEnum):
 
 
 REPLAY_SUFFIX: Final = ".replay"
-"""Ends the name under which the replays of a stream are recorded; no stream's own name has it."""
+"""Ends the name under which the replays of a stream are recorded; no stream's own name has it. What
+retention keeps for one of them has its number behind that.
+"""
 
 
 def stream_of(name: str) -> str:
     """The stream that delivers under this name, by itself or by its replays."""
-    return name.removesuffix(REPLAY_SUFFIX)
+    return name.partition(REPLAY_SUFFIX)[0]
 
 
 class Sink(Protocol):

@@ -40,7 +40,7 @@ from tailrace.streams.known import KnownStreams
 from tailrace.streams.leading import Leadership
 from tailrace.streams.observing import Delivering, Observer
 from tailrace.streams.place import Wish
-from tailrace.streams.record import StreamRecord
+from tailrace.streams.removing import remove_stream
 from tailrace.streams.replay.by_sql import ReplaysBySql
 from tailrace.streams.reports import Reports
 from tailrace.streams.stream import Stream
@@ -230,7 +230,7 @@ class Control:
             return False
         if not self._leadership.is_free(session, name):
             return False
-        StreamRecord(self._store, name).remove()
+        remove_stream(self._store, name)
         self._leadership.release(session, name)
         logger.info("stream removed stream=%s", name)
         return True

@@ -21,7 +21,6 @@ from tailrace.log import Reader, layout
 from tailrace.log.epochs import Fence
 from tailrace.log.retention import put_reader_position, set_reader_position
 from tailrace.model import Lsn, Offset
-from tailrace.sinks.sink import REPLAY_SUFFIX
 from tailrace.storage import ObjectExists, ObjectMissing, Store
 from tailrace.streams.batch_record import BatchRecord, sequence_of
 from tailrace.streams.taken import TakenTables, slowest
@@ -33,11 +32,16 @@ _REMOVED: Final = "removed"
 class StreamRecord:
     """The record of one stream in one store."""
 
-    def __init__(self, store: Store, stream: str, fence: Fence | None = None) -> None:
-        """`fence` is needed by who delivers the stream while others stand by."""
+    def __init__(
+        self, store: Store, stream: str, fence: Fence | None = None, *, reader: str = ""
+    ) -> None:
+        """`fence` is needed by who delivers the stream while others stand by. `reader` is what
+        retention knows it by, if that is not the stream's name.
+        """
         self._fence = fence or Fence(store, stream, 0)
         self._store = store
         self._stream = stream
+        self._reader = reader or stream
         self._batches = f"{layout.STREAMS}{stream}/batches/"
         self._done = f"{layout.STREAMS}{stream}/done/"
         self._repairs = f"{layout.STREAMS}{stream}/repairs/"
@@ -61,7 +65,7 @@ class StreamRecord:
 
     def begin(self, at: Offset, *, writer: str) -> BatchRecord:
         """Fix where the stream begins, and let retention know; whoever was faster has decided."""
-        put_reader_position(self._store, self._stream, _needed_from(at))
+        put_reader_position(self._store, self._reader, _needed_from(at))
         with suppress(ObjectExists):
             self._put(BatchRecord.start(0, at, writer))
         newest = self.newest()
@@ -113,10 +117,10 @@ class StreamRecord:
             self._store.put_new(self._done_key(batch.sequence), b"")
         needed = _needed_from(slowest(batch.outcome, batch.upto))
         if batch.load is None:
-            put_reader_position(self._store, self._stream, needed)
+            put_reader_position(self._store, self._reader, needed)
         else:
             # A table whose base is older than what the stream had reached is caught up now.
-            set_reader_position(self._store, self._stream, needed)
+            set_reader_position(self._store, self._reader, needed)
         last = batch.sequence - _KEEP
         self._store.delete(
             entry.key
@@ -133,12 +137,12 @@ class StreamRecord:
 
     def release(self) -> None:
         """Retention does not wait for it any more."""
-        prefix = layout.reader_prefix(self._stream)
+        prefix = layout.reader_prefix(self._reader)
         self._store.delete(entry.key for entry in self._store.list(prefix))
 
     def need_from(self, position: Offset) -> None:
         """Let retention know that the stream needs what follows `position`, and only that."""
-        set_reader_position(self._store, self._stream, _needed_from(position))
+        set_reader_position(self._store, self._reader, _needed_from(position))
 
     def forget(self) -> None:
         """Reset the stream: it takes up every table anew. Its sink is left alone until then."""
@@ -151,9 +155,6 @@ class StreamRecord:
         """
         self._start_over(_REMOVED)
         self.release()
-        # A replay of it that waits or runs, too.
-        self._store.delete([layout.replay_key(self._stream)])
-        StreamRecord(self._store, f"{self._stream}{REPLAY_SUFFIX}").release()
 
     def revive(self) -> None:
         """Reset the stream if it was removed: what it would go on with may be gone."""

@@ -23,8 +23,9 @@ from tailrace.failpoint import failpoint
 from tailrace.log import Reader
 from tailrace.postgres.session import Connection
 from tailrace.storage import Store
+from tailrace.streams.replay.outcome import Outcome
 from tailrace.streams.replay.request import Request, show_window, to_time, to_us
-from tailrace.streams.replay.requests import Outcome, Replays
+from tailrace.streams.replay.requests import Replays
 from tailrace.streams.replay.window import available
 
 AVAILABLE_S: Final = 10.0
@@ -60,11 +61,12 @@ class ReplaysBySql:
             if asked.from_ts is not None:
                 self._take(conn, row, asked.from_ts, asked.to_ts)
             return
+        # In this order: what is over between the two has an outcome.
+        current = self._replays.current(row.name)
         outcome = self._replays.outcome_of(row.name, taken[1])
         if outcome is not None:
             self._tell_outcome(conn, row, outcome)
             return
-        current = self._replays.current(row.name)
         if asked.from_ts is None:
             self._cancel(conn, row, taken[1], current)
         elif current is None or current.id != taken[1]:
@@ -100,14 +102,14 @@ class ReplaysBySql:
         self,
         conn: Connection,
         row: StreamRow,
-        number: str,
+        request_id: str,
         from_ts: Moment,
         to_ts: Moment | None,
     ) -> None:
         """The one who took the id has died before it asked."""
         now = datetime.now(UTC)
         try:
-            request = self._request(row, from_ts, to_ts or now, now, number)
+            request = self._request(row, from_ts, to_ts or now, now, request_id)
         except ConfigError as error:
             # Somebody has changed the window since.
             self._refuse(conn, row, error)
@@ -127,11 +129,11 @@ class ReplaysBySql:
         write_replay(conn, self._source, row, ReplayColumns(None, None, None, note))
 
     def _cancel(
-        self, conn: Connection, row: StreamRow, number: str, current: Request | None
+        self, conn: Connection, row: StreamRow, request_id: str, current: Request | None
     ) -> None:
-        if current is not None and current.id == number:
-            self._replays.cancel(row.name)
-            note = _asked(row, number, "cancelled")
+        if current is not None and current.id == request_id:
+            self._replays.cancel_request(current)
+            note = _asked(row, request_id, "cancelled")
             write_replay(conn, self._source, row, replace(ReplayColumns.of(row), note=note))
         else:
             note = "cancelled before it began"
@@ -155,20 +157,20 @@ class ReplaysBySql:
         from_ts: Moment,
         until: Moment,
         now: datetime,
-        number: str = "",
+        request_id: str = "",
     ) -> Request:
         window = to_us(_time(from_ts)), to_us(_time(until))
-        return Request.new(row.name, *window, now=now, via="sql", number=number)
+        return Request.new(row.name, *window, now=now, via="sql", request_id=request_id)
 
 
-def _asked(row: StreamRow, number: str, *said: str) -> str:
+def _asked(row: StreamRow, request_id: str, *said: str) -> str:
     """The note of one that is not over; it says so if nothing can come of it for now."""
     waits = []
     if row.paused:
         waits = ["waits until the stream is resumed"]
     elif row.status is Status.STOPPED:
         waits = ["waits until the stream is delivered again: it has stopped"]
-    return "; ".join([f"asked as {number}", *said, *waits])
+    return "; ".join([f"asked as {request_id}", *said, *waits])
 
 
 def _is_of(outcome: Outcome, from_ts: Moment, to_ts: Moment | None) -> bool:

@@ -10,8 +10,8 @@ from tailrace.sinks.letters.dead_letter import DeadLetters, lanes_of
 from tailrace.sinks.letters.letter import LetterName
 from tailrace.sinks.letters.message import offset_part, place_of, table_code
 from tailrace.storage import ObjectMissing, Store
+from tailrace.streams.replay.keys import record_name
 from tailrace.streams.replay.request import Request
-from tailrace.streams.replay.requests import record_name
 from tailrace.streams.replay.window import Window
 
 

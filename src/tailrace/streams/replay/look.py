@@ -19,8 +19,9 @@ from tailrace.errors import LogError, LogFenced, SegmentCorrupt, StoreError, Tai
 from tailrace.log.epochs import Fence
 from tailrace.storage import Store
 from tailrace.streams.failure import failure_of
+from tailrace.streams.replay.outcome import Outcome, outcome_of
 from tailrace.streams.replay.request import Request
-from tailrace.streams.replay.requests import Outcome, Replays, outcome_of
+from tailrace.streams.replay.requests import Replays
 from tailrace.streams.replay.run import Replaying, Stopped
 
 logger = logging.getLogger(__name__)
@@ -43,6 +44,7 @@ class ReplayLookout:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._look_at = 0.0
+        self._is_swept = False
         self._trouble: str | None = None
         """What was told of it; None if that was another process."""
         self.replayed_count = 0
@@ -63,9 +65,10 @@ class ReplayLookout:
         except StoreError as error:
             logger.debug("requests for replays cannot be read error=%s", error)
             return
-        except SegmentCorrupt as error:
-            self._discard(str(error), fence)
+        except SegmentCorrupt:
+            self._discard(fence)
             return
+        self._sweep()
         if request is not None:
             name = f"tailrace-replay-{self._stream}"
             self._thread = threading.Thread(
@@ -109,12 +112,20 @@ class ReplayLookout:
                 self._tell_trouble(request, failure.error)
                 self._stop.wait(self._backoff.next_s())
 
-    def _discard(self, reason: str, fence: Fence) -> None:
+    def _sweep(self) -> None:
+        """Once: a process that was killed may have left what keeps the log."""
+        if not self._is_swept:
+            with suppress(StoreError):
+                self._replays.sweep(self._stream)
+                self._is_swept = True
+
+    def _discard(self, fence: Fence) -> None:
         try:
-            outcome = self._replays.discard(self._stream, reason, fence)
+            outcome = self._replays.discard(self._stream, fence)
         except LogError as error:
             logger.debug("request for a replay stays stream=%s error=%s", self._stream, error)
-        else:
+            return
+        if outcome is not None:
             logger.warning(
                 "replay over stream=%s id=%s state=%s note=%s",
                 *(self._stream, outcome.id, outcome.state, outcome.note),

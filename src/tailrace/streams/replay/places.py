@@ -11,7 +11,7 @@ from tailrace.sinks import Holds, Sink
 from tailrace.sinks.outage import at_once
 from tailrace.sinks.sink import stream_of
 from tailrace.storage import Store
-from tailrace.streams.replay.requests import record_name
+from tailrace.streams.replay.keys import record_name
 
 
 def require_targets(sink: Sink, stream: str, relations: Sequence[Relation]) -> None:

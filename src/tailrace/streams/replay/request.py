@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
 
@@ -25,7 +25,8 @@ class Request:
 
     `tables` and `key`, names and values of columns, leave out the others. `to_sink` describes
     another sink than the stream's, in the words of the configuration. `rate` is how many changes a
-    second it may be, 0 for as many as it can. `via` says which interface it came by.
+    second it may be, 0 for as many as it can. `via` says which interface it came by. `number` is
+    its place among the requests of the stream, 0 until it was asked for.
     """
 
     id: str
@@ -38,6 +39,7 @@ class Request:
     rate: int = 0
     who: str = ""
     via: str = "cli"
+    number: int = field(default=0, compare=False)
 
     @classmethod
     def new(
@@ -53,7 +55,7 @@ class Request:
         rate: int = 0,
         who: str = "",
         via: str = "cli",
-        number: str = "",
+        request_id: str = "",
     ) -> Request:
         """One with an id that sorts by time, unless it has one; raises ConfigError if it can never
         be carried out. Without `until` it is up to now.
@@ -61,8 +63,10 @@ class Request:
         now_us = to_us(now)
         until = now_us if until is None else until
         _check(since, until, now_us)
-        number = number or new_id(now)
-        return cls(number, stream, since, until, tuple(tables), tuple(key), to_sink, rate, who, via)
+        return cls(
+            *(request_id or new_id(now), stream, since, until, tuple(tables), tuple(key)),
+            *(to_sink, rate, who, via),
+        )
 
     @property
     def window(self) -> str:

@@ -1,49 +1,41 @@
 """Where requests for replays are kept, beside the log: one at a time for each stream.
 
-    replays/<stream>/request.json      what is asked for; gone when it is over
-    replays/<stream>/begun/<id>.json   the range that it means
-    replays/<stream>/cancel/<id>       somebody wants it to end
-    replays/<stream>/trouble/<id>      why it does not get on for now
-    replays/<stream>/done/<id>.json    what became of it
+Requests are numbered, each put only if absent behind the newest one, so two operators cannot both
+ask. The newest is the one that waits or runs, unless there is an outcome of its number: that alone
+says that it is over, and for good. Whatever belongs to a request, also what retention keeps for it,
+is named by its number.
 
-The request is put only if absent, so two operators cannot both ask. What becomes of it is put
-before the request is deleted: whoever finds both only has to delete.
+So a process that was stopped and wakes late can do no harm: it says something about its own request
+only, and it deletes only what was over before it looked. The newest request itself is never
+deleted: no number comes back.
 """
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from typing import Final, Literal
+from dataclasses import dataclass, replace
+from typing import Final
 
 from tailrace.errors import ConfigError, SegmentCorrupt
 from tailrace.failpoint import failpoint
 from tailrace.log import layout
 from tailrace.log.epochs import Fence
-from tailrace.sinks.sink import REPLAY_SUFFIX
 from tailrace.storage import ObjectExists, ObjectMissing, Store
 from tailrace.streams.record import StreamRecord
-from tailrace.streams.replay.request import Request, new_id
+from tailrace.streams.replay.keys import (
+    Keys,
+    name_of,
+    number_of,
+    reader_number,
+    record_name,
+    run_name,
+)
+from tailrace.streams.replay.outcome import Outcome, outcome_of, outcome_of_unread
+from tailrace.streams.replay.request import Request
 from tailrace.streams.replay.window import Window
 
 _OUTCOMES_MAX: Final = 20
 """So many are remembered of each stream."""
-
-State = Literal["done", "cancelled", "failed"]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a request: how many changes were delivered, and why it was not more."""
-
-    id: str
-    state: State
-    window: str
-    change_count: int
-    note: str
-    ended_at: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,58 +59,87 @@ class Replays:
         self._store = store
 
     def ask(self, request: Request) -> None:
-        """Leave a request for the pipeline; raises ConfigError if the stream has one."""
-        try:
-            self._store.put_new(layout.replay_key(request.stream), request.to_json())
-        except ObjectExists as error:
-            other = self.current(request.stream)
-            told = f" of {other.window}" if other is not None else ""
+        """Leave a request for the pipeline; nothing happens if it was asked for before. Raises
+        ConfigError if the stream has another one.
+        """
+        keys = Keys(request.stream)
+        while True:
+            # The number first: whoever asks for the same meanwhile takes it, or a later one.
+            newest = self._newest(request.stream)
+            if self.outcome(request) is not None or self._is_under_way(request, newest):
+                return
+            key = keys.request(newest + 1)
+            try:
+                self._store.put_new(key, request.to_json())
+            except ObjectExists:
+                continue
+            if not self._store.list(keys.requests, after=key):
+                return
+            # The number was free only because it is long past; or this one is over already.
+            self._store.delete([key])
+
+    def _is_under_way(self, request: Request, newest: int) -> bool:
+        """Whether it is the newest one; raises ConfigError if that is another, and not over."""
+        if not newest or self._is_over(request.stream, newest):
+            return False
+        other = self.current(request.stream)
+        if other is None:
+            return False
+        if other.id != request.id:
             raise ConfigError(
-                f"a replay{told} of stream {request.stream} is under way",
+                f"a replay of {other.window} of stream {request.stream} is under way",
                 hint=f"wait for it, or end it: tailrace replay {request.stream} --cancel",
-            ) from error
+            )
+        return True
 
     def current(self, stream: str) -> Request | None:
         """The one that waits or runs; raises SegmentCorrupt if it cannot be read."""
-        try:
-            return Request.from_json(self._store.get(layout.replay_key(stream)))
-        except ObjectMissing:
-            return None
+        while number := self._under_way(stream):
+            # One that vanishes while being read has been outdone: look again.
+            with suppress(ObjectMissing):
+                return self._read(stream, number)
+        return None
 
     def cancel(self, stream: str) -> Request | None:
         """Let the one that waits or runs end where it is; returns it."""
         request = self.current(stream)
         if request is not None:
-            with suppress(ObjectExists):
-                self._store.put_new(f"{layout.replay_prefix(stream)}cancel/{request.id}", b"")
+            self.cancel_request(request)
         return request
 
+    def cancel_request(self, request: Request) -> None:
+        """Let this one end where it is, and no later one."""
+        with suppress(ObjectExists):
+            self._store.put_new(f"{Keys(request.stream).cancel}{_name(request)}", b"")
+
     def is_cancelled(self, request: Request) -> bool:
-        """Whether somebody wants it to end."""
-        wanted = f"{layout.replay_prefix(request.stream)}cancel/{request.id}"
-        return any(entry.key == wanted for entry in self._store.list(_folder(request, "cancel")))
+        """Whether somebody wants it to end, or has ended it."""
+        keys = Keys(request.stream)
+        wanted = f"{keys.cancel}{_name(request)}"
+        found = self._store.list(keys.cancel, after=keys.before(keys.cancel, request.number))
+        is_wanted = any(entry.key == wanted for entry in found)
+        return is_wanted or self._is_over(request.stream, request.number)
 
     def tell_trouble(self, request: Request, reason: str) -> None:
         """Say why it does not get on, until it does; for who watches, and nobody decides by it."""
         self.clear_trouble(request)
         with suppress(ObjectExists):
-            self._store.put_new(f"{_folder(request, 'trouble')}{request.id}", reason.encode())
+            self._store.put_new(_trouble_key(request), reason.encode())
 
     def clear_trouble(self, request: Request) -> None:
-        """It gets on again, or is over."""
-        entries = self._store.list(_folder(request, "trouble"))
-        self._store.delete([entry.key for entry in entries])
+        """It gets on again."""
+        self._store.delete([_trouble_key(request)])
 
     def _trouble(self, request: Request) -> str:
         try:
-            return self._store.get(f"{_folder(request, 'trouble')}{request.id}").decode()
+            return self._store.get(_trouble_key(request)).decode()
         except ObjectMissing:
             return ""
 
     def window(self, request: Request) -> Window | None:
         """The range that it means, if that is fixed."""
         try:
-            return Window.from_json(self._store.get(_key(request, "begun")))
+            return Window.from_json(self._store.get(_begun_key(request)))
         except ObjectMissing:
             return None
 
@@ -126,7 +147,7 @@ class Replays:
         """Fix the range; whoever was faster has decided."""
         failpoint("replay.before_begin")
         with suppress(ObjectExists):
-            self._store.put_new(_key(request, "begun"), window.to_json())
+            self._store.put_new(_begun_key(request), window.to_json())
         failpoint("replay.after_begin")
         return self.window(request) or window
 
@@ -136,51 +157,79 @@ class Replays:
 
     def outcome_of(self, stream: str, request_id: str) -> Outcome | None:
         """What became of the request with this id, if it is over."""
-        try:
-            return _outcome(
-                self._store.get(f"{layout.replay_prefix(stream)}done/{request_id}.json")
-            )
-        except ObjectMissing:
-            return None
+        for entry in self._store.list(Keys(stream).done):
+            if entry.key.endswith(f"{name_of(number_of(entry.key), request_id)}.json"):
+                with suppress(ObjectMissing):
+                    return Outcome.from_json(self._store.get(entry.key))
+        return None
 
     def last(self, stream: str) -> Outcome | None:
         """What became of the newest one that is over."""
-        entries = self._store.list(f"{layout.replay_prefix(stream)}done/")
-        return _outcome(self._store.get(entries[-1].key)) if entries else None
+        entries = self._store.list(Keys(stream).done)
+        return Outcome.from_json(self._store.get(entries[-1].key)) if entries else None
 
     def finish(self, request: Request, outcome: Outcome, fence: Fence) -> None:
-        """It is over: say what became of it, let the log go, then forget the request. Raises
-        LogFenced if that is for another to do: by now there may be another request.
+        """It is over: say what became of it, and let the log go. Raises LogFenced if that is for
+        another to say.
         """
         failpoint("replay.before_clear")
-        with suppress(ObjectExists):
-            self._store.put_new(_key(request, "done"), json.dumps(asdict(outcome)).encode())
-        failpoint("replay.after_outcome")
         fence.check()
-        StreamRecord(self._store, record_name(request.stream)).release()
-        old = self._store.list(_folder(request, "done"))[:-_OUTCOMES_MAX]
-        self._store.delete([*(entry.key for entry in old), layout.replay_key(request.stream)])
-        rest = [
-            _key(request, "begun"),
-            f"{layout.replay_prefix(request.stream)}cancel/{request.id}",
-        ]
-        self._store.delete(rest)
-        self.clear_trouble(request)
+        self._end(request.stream, request.number, outcome)
+        failpoint("replay.after_outcome")
+        self.sweep(request.stream)
         failpoint("replay.after_clear")
 
-    def discard(self, stream: str, reason: str, fence: Fence) -> Outcome:
-        """End a request that cannot be read: nobody can carry it out, and while it is there none
-        can be asked for. Raises LogFenced if that is for another to do.
+    def discard(self, stream: str, fence: Fence) -> Outcome | None:
+        """End the request if it cannot be read: nobody can carry it out, and while it is under way
+        none can be asked for. Raises LogFenced if that is for another to do.
         """
         fence.check()
-        now = datetime.now(UTC)
-        at = now.isoformat(timespec="seconds")
-        outcome = Outcome(new_id(now), "failed", "a window that is not known", 0, reason, at)
-        key = f"{layout.replay_prefix(stream)}done/{outcome.id}.json"
-        self._store.put_new(key, json.dumps(asdict(outcome)).encode())
-        StreamRecord(self._store, record_name(stream)).release()
-        self._store.delete([layout.replay_key(stream)])
-        return outcome
+        number = self._under_way(stream)
+        try:
+            if number:
+                self._read(stream, number)
+        except ObjectMissing:
+            return None
+        except SegmentCorrupt as error:
+            outcome = outcome_of_unread(str(error))
+            self._end(stream, number, outcome)
+            self.sweep(stream)
+            return outcome
+        return None
+
+    def end(self, stream: str, note: str) -> None:
+        """Whatever waits or runs is over: the stream itself is."""
+        try:
+            progress = self.progress(stream)
+        except SegmentCorrupt:
+            self._end(stream, self._newest(stream), outcome_of_unread(note))
+        else:
+            if progress is not None:
+                request, count = progress.request, progress.change_count
+                self._end(stream, request.number, outcome_of(request, "cancelled", count, note))
+        self.sweep(stream)
+
+    def sweep(self, stream: str) -> None:
+        """Delete what belongs to requests that are over, and let their parts of the log go. Once is
+        enough, and at any time: what is over stays so.
+        """
+        keys = Keys(stream)
+        newest = self._newest(stream)
+        last = newest if self._is_over(stream, newest) else newest - 1
+        gone = [
+            entry.key
+            for folder in (keys.begun, keys.cancel, keys.trouble)
+            for entry in self._store.list(folder)
+            if number_of(entry.key) <= last
+        ]
+        for entry in self._store.list(layout.READERS):
+            number = reader_number(entry.key, stream)
+            if number is not None and number <= last:
+                gone.append(entry.key)
+        requests = [entry.key for entry in self._store.list(keys.requests)]
+        gone += [key for key in requests if number_of(key) < newest]
+        gone += [entry.key for entry in self._store.list(keys.done)[:-_OUTCOMES_MAX]]
+        self._store.delete(gone)
 
     def progress(self, stream: str) -> Progress | None:
         """How far the one that waits or runs is."""
@@ -203,33 +252,39 @@ class Replays:
         share = min(1.0, done / span) if span else 1.0
         return Progress(request, True, share, count, window.note, trouble)
 
+    def _newest(self, stream: str) -> int:
+        """The number of the newest request; 0 if there was none."""
+        entries = self._store.list(Keys(stream).requests)
+        return number_of(entries[-1].key) if entries else 0
 
-def record_name(stream: str) -> str:
-    """The name under which the replays of a stream are recorded."""
-    return f"{stream}{REPLAY_SUFFIX}"
+    def _under_way(self, stream: str) -> int:
+        """The number of the newest request if it is not over, else 0."""
+        newest = self._newest(stream)
+        return 0 if self._is_over(stream, newest) else newest
 
+    def _is_over(self, stream: str, number: int) -> bool:
+        keys = Keys(stream)
+        found = self._store.list(keys.done, after=keys.before(keys.done, number))
+        return any(number_of(entry.key) == number for entry in found)
 
-def run_name(request: Request) -> str:
-    """How the record tells the batches of one replay from those of another."""
-    return f"replay {request.id}"
+    def _read(self, stream: str, number: int) -> Request:
+        found = Request.from_json(self._store.get(Keys(stream).request(number)))
+        return replace(found, number=number)
 
-
-def outcome_of(request: Request, state: State, change_count: int, note: str) -> Outcome:
-    """What becomes of it now."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    return Outcome(request.id, state, request.window, change_count, note, now)
-
-
-def _outcome(data: bytes) -> Outcome:
-    try:
-        return Outcome(**json.loads(data))
-    except (ValueError, TypeError) as error:
-        raise SegmentCorrupt("the outcome of a replay cannot be read") from error
-
-
-def _folder(request: Request, level: str) -> str:
-    return f"{layout.replay_prefix(request.stream)}{level}/"
+    def _end(self, stream: str, number: int, outcome: Outcome) -> None:
+        with suppress(ObjectExists):
+            key = f"{Keys(stream).done}{name_of(number, outcome.id)}.json"
+            self._store.put_new(key, outcome.to_json())
 
 
-def _key(request: Request, level: str) -> str:
-    return f"{_folder(request, level)}{request.id}.json"
+def _name(request: Request) -> str:
+    assert request.number, "a request has a number once it was asked for"
+    return name_of(request.number, request.id)
+
+
+def _begun_key(request: Request) -> str:
+    return f"{Keys(request.stream).begun}{_name(request)}.json"
+
+
+def _trouble_key(request: Request) -> str:
+    return f"{Keys(request.stream).trouble}{_name(request)}"

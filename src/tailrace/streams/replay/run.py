@@ -2,7 +2,7 @@
 
     begin     the range is resolved and fixed, a start is put into the record, the log is kept
     batches   one after the other, as those of a stream: fixed, written, finished
-    clear     the outcome is put, the log is let go, the request is deleted
+    clear     the outcome is put, the log is let go
 
 Whatever ends the process, the next one finds the request and goes on at the batch that is not
 finished. Live batches of the stream come between those of the replay, never into one.
@@ -38,18 +38,14 @@ from tailrace.streams.batch_record import BatchRecord
 from tailrace.streams.delivery import Delivery
 from tailrace.streams.record import StreamRecord
 from tailrace.streams.replay.choice import choose
+from tailrace.streams.replay.keys import reader_name, record_name, run_name
 from tailrace.streams.replay.letters import left_out, refused
+from tailrace.streams.replay.outcome import Outcome, outcome_of
 from tailrace.streams.replay.pace import Pace
 from tailrace.streams.replay.places import require_own_place, require_targets
 from tailrace.streams.replay.reading import read_batches
 from tailrace.streams.replay.request import Request
-from tailrace.streams.replay.requests import (
-    Outcome,
-    Replays,
-    outcome_of,
-    record_name,
-    run_name,
-)
+from tailrace.streams.replay.requests import Replays
 from tailrace.streams.replay.shapes import Shapes
 from tailrace.streams.replay.sink import Flow, replay_sink
 from tailrace.streams.replay.window import Window, resolve
@@ -143,7 +139,8 @@ class Replaying:
         gets_on: Callable[[], None],
     ) -> Delivery:
         stream = self.stream
-        record = StreamRecord(self.store, record_name(request.stream), fence)
+        name = record_name(request.stream)
+        record = StreamRecord(self.store, name, fence, reader=reader_name(request))
         shapes = Shapes(self.store, stream.selection)
         own = StreamRecord(self.store, request.stream, fence)
         oids = frozenset(table.oid for table in window.tables)
