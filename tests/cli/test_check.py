@@ -124,16 +124,19 @@ def test_sinks_are_tried_and_a_table_of_the_source_is_no_target(
     (project.directory / "taken").touch()
     with database.connect() as admin:
         admin.execute("CREATE TABLE good (id int PRIMARY KEY)")
-    sinks = {
+    topic = {"type": "kafka", "bootstrap_servers": "127.0.0.1:1", "topic": "orders"}
+    sinks: dict[str, dict[str, object]] = {
         "same": {"type": "postgres", "dsn": database.dsn},
         "beside": {"type": "postgres", "dsn": database.dsn, "schema": "copy"},
         "nowhere": {"type": "postgres", "dsn": "host=127.0.0.1 port=1 password=hush"},
         "files": {"type": "parquet", "path": "./taken"},
+        "loop": {**topic, "dead_letter_queue": topic},
+        "queue": {**topic, "dead_letter_queue": {**topic, "topic": "dead"}},
     }
     streams = {name: {"sink": sink} for name, sink in sinks.items()}
     project.configure(database.dsn, more=f"streams: {json.dumps(streams)}")
     ended = project.run("check", "--json")
     assert ended.code == 1 and "hush" not in ended.out
     blocked = {subject for subject, (severity, _) in findings(ended).items()}
-    assert blocked == {"stream same", "stream nowhere", "stream files"}
+    assert blocked == {"stream same", "stream nowhere", "stream files", "stream loop"}
     assert findings(ended)["stream same"][1].startswith('DROP TABLE "public"."good"')

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tailrace.cli.config import Config
-from tailrace.cli.sink_sections import ParquetSink, PostgresSink
+from tailrace.cli.sink_sections import ParquetSink, PostgresSink, QueueSink
 from tailrace.cli.wiring import selection
 from tailrace.postgres.catalog import tables_matching
 from tailrace.postgres.finding import Finding
@@ -14,6 +14,7 @@ from tailrace.postgres.selection import Selection
 from tailrace.sinks.parquet.check import check_place
 from tailrace.sinks.postgres.check import check_target
 from tailrace.sinks.postgres.opening import postgres_options
+from tailrace.sinks.queue.check import check_queue
 
 if TYPE_CHECKING:
     from tailrace.postgres.session import Connection
@@ -26,14 +27,17 @@ def sink_findings(conn: Connection, settings: Config) -> Iterator[Finding]:
         asked = Selection(stream.tables)
         match stream.sink:
             case PostgresSink() as sink:
-                options = postgres_options(sink.model_dump(by_alias=True))
+                target = postgres_options(sink.model_dump(by_alias=True))
                 places = [
-                    (options.schema or table.schema, table.name)
+                    (target.schema or table.schema, table.name)
                     for table in tables
                     if asked.means(table)
                 ]
-                yield from check_target(options, f"stream {name}", places)
+                yield from check_target(target, f"stream {name}", places)
             case ParquetSink() as sink:
                 yield from check_place(sink.path, f"stream {name}")
+            case QueueSink() as sink:
+                options = sink.model_dump()
+                yield from check_queue(str(options["type"]), options, f"stream {name}")
             case _:
                 pass

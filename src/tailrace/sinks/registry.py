@@ -106,7 +106,7 @@ _OPENERS: Final[dict[str, tuple[_Opener, tuple[str, ...], _HeldBy]]] = {
     "console": (lambda _, around: ConsoleSink(around.out), (), lambda _: ConsoleSink.holds),
     "memory": (lambda *_: MemorySink(), (), lambda _: MemorySink.holds),
     **{
-        kind: (_queue(kind), (*known, *QUEUE_OPTIONS), lambda _: QueueSink.holds)
-        for kind, (_, known) in SENDERS.items()
+        kind: (_queue(kind), (*queue.options, *QUEUE_OPTIONS), lambda _: QueueSink.holds)
+        for kind, queue in SENDERS.items()
     },
 }

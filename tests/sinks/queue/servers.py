@@ -123,7 +123,7 @@ class Away:
     options: dict[str, object]
 
     def sender(self, stream: str = STREAM) -> Sender:
-        open_sender, _ = SENDERS[self.kind]
+        open_sender = SENDERS[self.kind].open
         return open_sender(self.options, None, stream)
 
 

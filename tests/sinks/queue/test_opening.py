@@ -18,6 +18,8 @@ from tests.sinks.queue.servers import STREAM, WebhookQueue
 from tests.sinks.source import Source, batch_of
 
 HOOK: Final = {"type": "webhook", "url": "http://h/"}
+KAFKA: Final = {"type": "kafka", "bootstrap_servers": "k1:9092,k2:9092", "topic": "orders"}
+KINESIS: Final = {"type": "kinesis", "stream": "orders", "region": "eu-west-1"}
 WEBHOOK = """
 streams:
   orders:
@@ -89,13 +91,57 @@ def test_kinesis_of_a_configuration_opens_without_asking_the_server() -> None:
         ({"type": "kinesis", "stream": "s", "retry_max_elapsed": -1}, "retry_max_elapsed"),
         ({"type": "kinesis", "stream": "s", "url": "x"}, "no option url"),
         ({**HOOK, "dead_letter_queue": {"type": "delta"}}, "no queue"),
-        ({**HOOK, "dead_letter_queue": {**HOOK, "window_count": 1}}, "has no option window_count"),
+        (
+            {**HOOK, "dead_letter_queue": {**KINESIS, "window_count": 1}},
+            "has no option window_count",
+        ),
         ({**HOOK, "dead_letter_queue": {"type": "kinesis"}}, "needs stream"),
     ],
 )
 def test_wrong_option_is_named(options: dict[str, object], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         open_sink(options, store=MemoryStore(), stream=STREAM)
+
+
+@pytest.mark.parametrize(
+    ("sink", "dead", "own"),
+    [
+        (HOOK, {**HOOK, "secret": "s"}, "url"),
+        (HOOK, {**HOOK, "url": "http://H:80"}, "url"),
+        (KAFKA, KAFKA, "topic"),
+        (KAFKA, {**KAFKA, "bootstrap_servers": "k3:9092, K2:9092"}, "topic"),
+        (KINESIS, KINESIS, "stream"),
+        (KINESIS, {"type": "kinesis", "stream": "orders"}, "stream"),
+    ],
+)
+def test_dead_letter_queue_that_is_the_sinks_own_is_refused(
+    sink: dict[str, object],
+    dead: dict[str, object],
+    own: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever reads the queue would take copies of dead letters for changes."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    with pytest.raises(ConfigError, match=f"is the sink's own {own}") as refused:
+        open_sink({**sink, "dead_letter_queue": dead}, store=MemoryStore(), stream=STREAM)
+    assert f"name another {own}" in refused.value.hint
+    assert "http" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("sink", "dead"),
+    [
+        (HOOK, {**HOOK, "url": "http://h/dead"}),
+        (HOOK, {**HOOK, "url": "https://h/"}),
+        (KINESIS, {**KINESIS, "stream": "orders-dead"}),
+        (KINESIS, {**KINESIS, "region": "eu-north-1"}),
+        (HOOK, KINESIS),
+    ],
+)
+def test_dead_letter_queue_that_is_another_is_taken(
+    sink: dict[str, object], dead: dict[str, object]
+) -> None:
+    open_sink({**sink, "dead_letter_queue": dead}, store=MemoryStore(), stream=STREAM).close()
 
 
 def test_queue_needs_a_log_for_its_dead_letters() -> None:

@@ -96,6 +96,11 @@ class KafkaOptions:
             message_bytes=count(options, "message_bytes", 1_000_000),
         )
 
+    def places(self) -> frozenset[str]:
+        """Where messages go: one for each server that is named, any of which tells a cluster."""
+        servers = self.bootstrap_servers.lower().split(",")
+        return frozenset(f"{server.strip()}/{self.topic}" for server in servers)
+
     def producer(self) -> dict[str, str]:
         """What Spark is told when it writes."""
         return self._client() | {

@@ -73,6 +73,12 @@ class KinesisOptions:
             timeout_s=seconds(options, "timeout", 10.0),
         )
 
+    def places(self) -> frozenset[str]:
+        """Where messages go; a region that is not told is that of the environment."""
+        region = self.region or boto3.session.Session().region_name or ""
+        endpoint = (self.endpoint_url or "").rstrip("/").lower()
+        return frozenset({f"{endpoint} {region} {self.stream}"})
+
 
 class KinesisSender:
     """A client of boto3, which may be used by threads side by side. It retries nothing itself.

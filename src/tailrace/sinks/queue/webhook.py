@@ -62,6 +62,13 @@ class WebhookOptions:
             batch_bytes=count(options, "batch_bytes", 1 << 20),
         )
 
+    def places(self) -> frozenset[str]:
+        """Where messages go, however the address is written; raises ConfigError."""
+        address = _address(self.url)
+        port = address.port or (443 if address.scheme == "https" else 80)
+        path = f"{address.path or '/'}?{address.query}"
+        return frozenset({f"{address.scheme}://{address.hostname}:{port}{path}"})
+
 
 class WebhookSender:
     """One connection for each thread, kept open."""
