@@ -1,16 +1,22 @@
-"""Values that Postgres did not send, read back so that a record is whole.
+"""Values that Postgres did not send, in a batch that is taken apart.
 
-A batch that is taken as it is leaves such a value where it stands. One that is taken apart cannot:
-the row that has the value may go with another part, or wait among the dead letters, in which case
-its newest letter has it.
+A row that is taken leaves such a value where it stands, as in a batch that is taken as it is: no
+other record of the batch touches that row. Only of a record that becomes a dead letter it is read,
+because a letter is whole: from the target, or, if an older letter of the row waits, from the newest
+one. Letters are made one by one, so no more than one row's values are in memory for them.
+
+A row that has changed its key is different. The record that deletes its old key may go with another
+part, so what it has is read before anything is written.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from psycopg import sql
 
@@ -18,9 +24,10 @@ from tailrace.model import Relation
 from tailrace.postgres.quote import identifier
 from tailrace.postgres.session import Connection
 from tailrace.sinks.fold import Fold
+from tailrace.sinks.keys import Mask, Rows
 from tailrace.sinks.letters.message import Message, lane_of
 from tailrace.sinks.postgres.merge import lacking_row
-from tailrace.sinks.postgres.records import Records, key_texts
+from tailrace.sinks.postgres.records import Kept, Records, key_texts
 from tailrace.sinks.postgres.strings import STRING
 from tailrace.sinks.postgres.target import Target, type_names
 from tailrace.sinks.postgres.value_texts import texts_of
@@ -39,30 +46,73 @@ def with_kept_values(
     newest: Newest,
     leaves_out: Callable[[Records, int], bool],
 ) -> Records:
-    """The records of this fold, whole but for what is left out. Raises TargetLost if the target
-    lacks a row.
+    """The records of this fold, which know how to come by what they lack; those that are left out
+    need not. Raises TargetLost if the target lacks a row.
     """
     relation, behind = records.relation, len(fold.erased)
-    keeping = [int(at) for at in fold.keeping if not leaves_out(records, behind + int(at))]
-    if not keeping:
+    keeping = np.array(
+        [at for at in fold.keeping if not leaves_out(records, behind + int(at))], dtype=np.intp
+    )
+    if not len(keeping):
         return records
-    found = _waiting(relation, fold, keeping, newest)
-    there = [at for at in keeping if at not in found]
+    if fold.truncated:
+        raise lacking_row(relation)
+    moved = keeping[_is_moved(fold, keeping, relation)]
+    if len(moved):
+        found = _values(conn, target, relation, fold, moved.tolist(), newest)
+        records = replace(records, texts=_filled(records.texts, fold, moved.tolist(), found))
+    masks = {
+        name: np.append(np.zeros(behind, dtype=np.bool_), mask) for name, mask in fold.kept.items()
+    }
+    for mask in masks.values():
+        mask[behind + moved] = False
+
+    def read(at: int) -> dict[str, str | None]:
+        return _values(conn, target, relation, fold, [at - behind], newest)[at - behind]
+
+    return replace(records, kept=Kept(masks, read))
+
+
+def _is_moved(fold: Fold, keeping: Rows, relation: Relation) -> Mask:
+    """Which of these rows the target has under another key, also if only its text is another."""
+    own_keys, old_keys = (
+        [column.to_pylist() for column in texts_of(rows.take(keeping), relation.key)]
+        for rows in (fold.upserts, fold.origins)
+    )
+    is_moved: Mask = np.zeros(len(keeping), dtype=np.bool_)
+    for own, old in zip(own_keys, old_keys, strict=True):
+        is_moved |= [each != other for each, other in zip(own, old, strict=True)]
+    return is_moved
+
+
+def _values(
+    conn: Connection,
+    target: Target,
+    relation: Relation,
+    fold: Fold,
+    upserts: Sequence[int],
+    newest: Newest,
+) -> _Values:
+    """What some upserts keep; raises TargetLost if the target lacks one of their rows."""
+    found = _waiting(relation, fold, upserts, newest)
+    there = [at for at in upserts if at not in found]
     if there:
         found |= _held(conn, target, relation, fold, there)
-    if fold.truncated or len(found) < len(keeping):
+    if len(found) < len(upserts):
         raise lacking_row(relation)
-    texts = records.texts
+    return found
+
+
+def _filled(texts: pa.Table, fold: Fold, upserts: Sequence[int], found: _Values) -> pa.Table:
+    behind = len(fold.erased)
     for name, mask in fold.kept.items():
         values: list[Any] = texts.column(name).to_pylist()
-        for at in keeping:
+        for at in upserts:
             if mask[at]:
                 values[behind + at] = found[at][name]
         place = texts.column_names.index(name)
         texts = texts.set_column(place, name, pa.array(values, STRING))
-    return Records(
-        relation, texts, records.deletes, records.event_ids, records.places, records.keys
-    )
+    return texts
 
 
 def _waiting(relation: Relation, fold: Fold, keeping: Sequence[int], newest: Newest) -> _Values:

@@ -8,7 +8,7 @@ that goes; so of several records of a key only the newest one matters.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from typing import Any, Final
@@ -37,10 +37,20 @@ _EXACT: Final = Context(prec=200_000, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """Values that the target's row of the same key still has: of which records, by column. `read`
+    gives those of one record, all of them.
+    """
+
+    masks: Mapping[str, Mask]
+    read: Callable[[int], Mapping[str, str | None]]
+
+
+@dataclass(frozen=True, slots=True)
 class Records:
     """Records of one table, in order; `texts` are columns of the target. `keys` are JSON, empty for
     a row without a key. Of those in `deletes` only the key counts. `is_changes` if they are changes
-    and not rows.
+    and not rows. What is `kept` is NULL in `texts`.
     """
 
     relation: Relation
@@ -50,6 +60,7 @@ class Records:
     places: Sequence[str]
     keys: Sequence[str]
     is_changes: bool = False
+    kept: Kept | None = None
 
     def lane(self, at: int) -> str:
         """What the record must stay in order with."""
@@ -57,21 +68,32 @@ class Records:
         return lane_of(self.relation.qualified, key) if key else lane_of("", self.event_ids[at])
 
     def message(self, at: int) -> Message:
-        """As a dead letter keeps it."""
+        """As a dead letter keeps it. Raises TargetLost if the target lacks its row."""
         relation = self.relation
-        row: dict[str, Any] = self.texts.slice(at, 1).to_pylist()[0]
-        if self.deletes[at]:
-            row = {name: row[name] for name in relation.key}
+        row = self._row(at)
         op = "change" if self.is_changes else "delete" if self.deletes[at] else "upsert"
         about = {"op": op, "schema": relation.schema, "table": relation.name}
         payload = json.dumps({**about, "key": relation.key, "row": row}, ensure_ascii=False)
         names = (self.event_ids[at], self.places[at], relation.qualified, self.lane(at))
         return Message(*names, self.keys[at], payload.encode())
 
+    def _row(self, at: int) -> dict[str, Any]:
+        """All that there is of it."""
+        row: dict[str, Any] = self.texts.slice(at, 1).to_pylist()[0]
+        if self.deletes[at]:
+            return {name: row[name] for name in self.relation.key}
+        masks = self.kept.masks if self.kept is not None else {}
+        kept = [name for name, mask in masks.items() if mask[at]]
+        if self.kept is not None and kept:
+            found = self.kept.read(at)
+            row |= {name: found[name] for name in kept}
+        return row
+
     def stage(self, conn: Connection, target: Target) -> None:
         """Make what `write` needs, once for the transaction."""
         if not self.is_changes:
-            make_staged(conn, target, self.relation)
+            names = list(self.kept.masks) if self.kept is not None else []
+            make_staged(conn, target, self.relation, names)
 
     def write(self, conn: Connection, target: Target, rows: Rows) -> None:
         """Bring some of them into the target; raises as psycopg does."""
@@ -79,10 +101,12 @@ class Records:
             taken = self.texts.take(rows)
             target.add(conn, taken.column_names, texts_of(taken, taken.column_names))
             return
-        gone = rows[self.deletes[rows]]
-        upserts = self.texts.take(rows[~self.deletes[rows]])
-        deletes = self.texts.select(list(self.relation.key)).take(gone)
-        merge(conn, target, self.relation, Fold(False, upserts, deletes, deletes.slice(0, 0)))
+        gone, there = rows[self.deletes[rows]], rows[~self.deletes[rows]]
+        keys = self.texts.select(list(self.relation.key))
+        masks = self.kept.masks if self.kept is not None else {}
+        kept = {name: mask[there] for name, mask in masks.items()}
+        folded = Fold(False, self.texts.take(there), keys.take(gone), keys.take(there), kept)
+        merge(conn, target, self.relation, folded)
 
 
 def row_records(relation: Relation, fold: Fold, rows: pa.Table, sequence: int) -> Records:

@@ -72,12 +72,15 @@ def _make(
     conn.execute(query.format(table, sql.SQL(", ").join(parts), target.name))
 
 
-def make_staged(conn: Connection, target: Target, relation: Relation) -> None:
+def make_staged(conn: Connection, target: Target, relation: Relation, kept: Sequence[str]) -> None:
     """Both tables, empty, for many parts: one that is made for each of them would stay locked until
     the transaction ends, and a server has room for few locks.
     """
     values = places("c", relation.column_names)
-    _make(conn, UPSERTS, target, zip(relation.column_names, values, strict=True))
+    columns = list(zip(relation.column_names, values, strict=True))
+    if kept:
+        columns += zip(relation.key, places("o", relation.key), strict=True)
+    _make(conn, UPSERTS, target, columns, places("k", kept))
     _make(conn, DELETES, target, zip(relation.key, places("c", relation.key), strict=True))
     # Outside of any savepoint, like the making: then it is done in place.
     conn.execute(sql.SQL("TRUNCATE {}, {}").format(UPSERTS, DELETES))
