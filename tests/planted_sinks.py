@@ -197,6 +197,20 @@ SINK_MUTANTS: Final = (
         ("tests/compaction/test_compaction.py",),
     ),
     Mutant(
+        "a batch with a refused row reads every value that was not sent",
+        "sinks/postgres/kept_values.py",
+        "keeping[_is_moved(fold, keeping, relation)]",
+        "keeping",
+        ("tests/sinks/refused/test_refusal_costs.py",),
+    ),
+    Mutant(
+        "a row that the target has deleted by itself comes back without its large value",
+        "sinks/postgres/merge.py",
+        "    if fold.kept and conn.execute(statements.lacking()).fetchone() is not None:\n",
+        "    if False:\n",
+        ("tests/sinks/refused/test_refused_rows.py",),
+    ),
+    Mutant(
         "a zombie says what became of a replay that another carries out",
         "streams/replay/requests.py",
         "        fence.check()\n        self._end(request",

@@ -11,7 +11,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from tailrace.errors import SinkError, StoreError
+from tailrace.errors import SinkError, StoreError, TargetLost
 from tailrace.model import PgType
 from tailrace.sinks.letters import redrive
 from tailrace.sinks.letters.letter import LetterLimits
@@ -389,3 +389,26 @@ def test_values_of_a_refused_row_are_in_its_letter_and_not_in_the_program_log(
         copy.sink.write(batch_of(2, source.take()))
     assert "row is a dead letter" in caplog.text and "22P02" in caplog.text
     assert "my secret" not in caplog.text and "my secret" in letters(store)[0].error
+
+
+CASCADE = """
+CREATE FUNCTION cascade() RETURNS trigger LANGUAGE plpgsql AS
+$$BEGIN DELETE FROM public.orders WHERE id = 3; RETURN NULL; END$$;
+CREATE TRIGGER cascade AFTER DELETE ON orders FOR EACH ROW WHEN (old.id = 1)
+EXECUTE FUNCTION cascade()
+"""
+"""The target deletes a row by itself."""
+
+
+@pytest.mark.parametrize("value", [20, BAD])
+def test_value_that_goes_with_a_row_within_the_batch_is_never_null(
+    copy: PostgresHarness, value: int
+) -> None:
+    source = checked(copy)
+    execute(copy, CASCADE)
+    source.delete(1)
+    source.update(2, n=value)
+    source.update(3, n=30, unchanged=["doc"])
+    with pytest.raises(TargetLost, match="lacks a row"):
+        copy.sink.write(batch_of(2, source.take()))
+    assert numbers(copy) == {1: 1, 2: 2, 3: 3}

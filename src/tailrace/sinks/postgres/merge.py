@@ -1,8 +1,8 @@
 """One outcome for each key, brought into a table: through staging tables and one MERGE.
 
-    lacking   an upsert that keeps a value of a row which the target does not have: an error
     fill      a row that moves to another key takes the values that were not sent along
     delete    keys that must not be there afterwards
+    lacking   an upsert that keeps a value of a row which the target does not have: an error
     merge     rows that are there are set, kept values left as they are; others are inserted
 
 Deletes come before the MERGE: Postgres may take for one key what was told as two (1.0 and 1.00). A
@@ -31,12 +31,13 @@ def merge(conn: Connection, target: Target, relation: Relation, fold: Fold) -> N
     if fold.upserts.num_rows:
         stage_upserts(conn, target, relation, fold)
     if fold.kept:
-        if conn.execute(statements.lacking()).fetchone() is not None:
-            raise lacking_row(relation)
         conn.execute(statements.fill())
     if fold.deletes.num_rows:
         stage_deletes(conn, target, relation, fold)
         conn.execute(statements.delete())
+    # As late as this: a cascade of the target's own may have deleted more.
+    if fold.kept and conn.execute(statements.lacking()).fetchone() is not None:
+        raise lacking_row(relation)
     if fold.upserts.num_rows:
         conn.execute(statements.merge())
 
