@@ -139,6 +139,17 @@ def test_replay_ends_where_the_stream_is(log: MadeLog, flow: Replayed) -> None:
     assert outcome.change_count == 1 and "delivered anyway" in outcome.note
 
 
+def test_f105_window_that_the_stream_has_not_come_to_yet_is_not_said_to_be_empty(
+    log: MadeLog, flow: Replayed
+) -> None:
+    log.insert(Table(), 9)
+    outcome = flow.replay(time_of(5))
+    assert (outcome.state, outcome.change_count) == ("done", 0)
+    assert "where the stream is: what follows is delivered anyway" in outcome.note
+    empty = flow.replay(time_of(4) + 1, time_of(5) - 1)
+    assert empty.note.startswith("nothing was committed")
+
+
 def test_replay_leaves_out_the_batch_that_is_under_way(log: MadeLog) -> None:
     table, out = Table(), StringIO()
     sink = ConsoleSink(out)

@@ -95,10 +95,10 @@ def resolve(request: Request, reader: Reader, tables: TakenTables, holds: Holds)
     end = _end(request.until, reader)
     held = slowest(chosen, end)
     note = ""
-    if end > held:
-        end, note = held, f"up to {held}, where the stream is: what follows is delivered anyway"
     if start >= end:
         note = f"nothing was committed from {request.window}"
+    elif end > held:
+        end, note = held, f"up to {held}, where the stream is: what follows is delivered anyway"
     return Window(start, max(start, end), _from(start, chosen, holds), _between(request), note)
 
 
