@@ -36,6 +36,8 @@ class Faults:
     latency_s: float = 0.0
     slice_bytes: int = _CHUNK
     frozen: bool = False
+    refuses: bool = False
+    """New connections are hung up at once; those that are open stay: see `cut`."""
     cut_after: list[int] = field(default_factory=list)
     """For each new connection the next number: after so many bytes it is cut."""
     corrupt_after: list[int] = field(default_factory=list)
@@ -95,6 +97,9 @@ class _Listener(ABC):
             await self._relay(reader, writer, opened)
         except (OSError, asyncio.IncompleteReadError, ssl.SSLError):
             pass
+        except asyncio.CancelledError:
+            # Only ever when the proxy closes: a server of Python 3.11 tells of it as of an error.
+            pass
         finally:
             for each in opened:
                 self._writers.discard(each)
@@ -133,6 +138,8 @@ class Proxy(_Listener):
         opened: list[asyncio.StreamWriter],
     ) -> None:
         faults = self.faults
+        if faults.refuses:
+            return
         cut_after = faults.cut_after.pop(0) if faults.cut_after else None
         corrupt_after = faults.corrupt_after.pop(0) if faults.corrupt_after else None
         server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._server_port)

@@ -3,6 +3,7 @@
 A row counts its own changes from 0, and the journal has each of them. At a queue a row's messages,
 each taken the first time that it comes, must be these in their order; of a row that has dead
 letters, the first of these, and the rest must be letters. What keeps rows must have the source's.
+What replays have sent again is not for here: see `replayed`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def queue_problems(
     seen: set[str] = set()
     problems, repeated = [], 0
     for message in messages:
-        if message["op"] == "t":
+        if message["op"] == "t" or "replay" in message["source"]:
             continue
         event = message["source"]["event_id"]
         if event in seen:
@@ -107,24 +108,29 @@ def file_problems(files: Path, truth: Changes) -> list[str]:
     """What is wrong with the change files that the indexes name."""
     arrived: dict[Row, list[str]] = defaultdict(list)
     for table in TABLES:
-        changes = _changes(files / SCHEMA / table)
+        changes = change_rows(files, table, is_replay=False)
         offsets = {(change["_commit_lsn"], change["_ordinal"]) for change in changes}
         if len(offsets) != len(changes):
             return [f"parquet {table} has a change twice"]
         for change in sorted(changes, key=lambda each: (each["_commit_lsn"], each["_ordinal"])):
-            if change["_op"] in _OPS:
-                arrived[table, change["id"]].append(_OPS[change["_op"]])
+            arrived[table, change["id"]].append(_OPS[change["_op"]])
     rows = truth.keys() | arrived.keys()
     wrong = sorted(row for row in rows if arrived[row] != truth.get(row))
     return [f"parquet {row}: {arrived[row]} of {truth.get(row)}" for row in wrong[:SHOWN]]
 
 
-def _changes(table: Path) -> list[dict[str, Any]]:
+def change_rows(files: Path, table: str, *, is_replay: bool) -> list[dict[str, Any]]:
+    """The changes of a table that its index names: those that replays have added, or all others."""
     found: list[dict[str, Any]] = []
-    for entry in sorted(table.glob("_index/*.json")):
-        for file in json.loads(entry.read_text())["files"]:
+    for entry in sorted((files / SCHEMA / table).glob("_index/*.json")):
+        told = json.loads(entry.read_text())
+        if (told["kind"] == "replay") is not is_replay:
+            continue
+        for file in told["files"]:
             # Of the file alone: its folder is a date, which is no column of it.
-            with (table / file["path"]).open("rb") as data:
-                columns = ["id", "_op", "_commit_lsn", "_ordinal"]
-                found += pq.read_table(data, columns=columns).to_pylist()
+            with (files / SCHEMA / table / file["path"]).open("rb") as data:
+                columns = ["id", "n", "v", "_op", "_commit_lsn", "_ordinal", "_origin"]
+                rows = pq.read_table(data, columns=columns).to_pylist()
+            assert all((row["_origin"] == "replay") is is_replay for row in rows), entry
+            found += [row for row in rows if row["_op"] in _OPS]
     return found

@@ -1,11 +1,15 @@
-"""What happens to two whole nodes: killed in part or whole, stopped and woken, started again."""
+"""What happens to two whole nodes: killed in part or whole, stopped and woken, started again.
+
+A node that cannot reach the source when it starts ends, for a person to see why; whoever runs it as
+a service starts it again. One that has begun comes back by itself, however it is cut off.
+"""
 
 from __future__ import annotations
 
 import signal
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -23,14 +27,27 @@ FATES: Final[Mapping[str, tuple[str, ...]]] = {
 """Which processes of a node are killed; the others must end by themselves."""
 
 STOPPED: Final = "stopped"
+BEGUN: Final = ("standing by: ", "streaming slot=")
+"""What a node says that has reached the source."""
 
 
 class Nodes:
     """Two of one source; each is struck now and then, and has time to come back."""
 
-    def __init__(self, directory: Path, told: Mapping[str, object], random: Random) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        told: Mapping[str, Mapping[str, object]],
+        random: Random,
+        was_cut_off: Callable[[str, float], bool],
+    ) -> None:
+        """`told` has the configuration of each, by name; `was_cut_off` says of a name whether it
+        ever was since a moment of the monotonic clock.
+        """
         self._random = random
-        self._nodes = [WholeNode(directory / name, told) for name in ("node-a", "node-b")]
+        self._was_cut_off = was_cut_off
+        self._nodes = [WholeNode(directory / name, each) for name, each in told.items()]
+        self._lives: dict[WholeNode, tuple[int, float]] = {}
         self._asleep: dict[WholeNode, float] = {}
         self.struck: Counter[str] = Counter()
 
@@ -39,11 +56,16 @@ class Nodes:
         """A configuration, for other commands."""
         return self._nodes[0].config
 
+    @property
+    def said(self) -> str:
+        """All that both have said."""
+        return "\n".join(node.said for node in self._nodes)
+
     def start(self) -> None:
         """Both; the first one leads."""
-        self._nodes[0].start()
+        self._start(self._nodes[0])
         self._nodes[0].await_said("stream started", times=5)
-        self._nodes[1].start()
+        self._start(self._nodes[1])
         self._nodes[1].await_said("spark started")
 
     def strike(self) -> None:
@@ -56,15 +78,18 @@ class Nodes:
             self._asleep[node] = time.monotonic() + self._random.uniform(1, 40)
             return
         node.kill(*FATES[fate])
-        node.start()
+        self._start(node)
 
     def check(self) -> None:
-        """Wake who has slept enough; fail if one has ended by itself."""
+        """Wake who has slept enough, and start again who was cut off before it had begun; fail if
+        one has ended by itself.
+        """
         for node, until in list(self._asleep.items()):
             if time.monotonic() > until:
                 self._wake(node)
         for node in self._nodes:
-            assert node.is_running, f"{node.directory} has ended\n{node.said[-4000:]}"
+            if not node.is_running:
+                self._revive(node)
 
     def settle(self) -> None:
         """Wake all."""
@@ -75,6 +100,20 @@ class Nodes:
         """Whatever state they are in."""
         for node in self._nodes:
             node.end()
+
+    def _start(self, node: WholeNode) -> None:
+        self._lives[node] = (len(node.said) if node in self._lives else 0, time.monotonic())
+        node.start()
+
+    def _revive(self, node: WholeNode) -> None:
+        before, since = self._lives[node]
+        said = node.said[before:]
+        has_begun = any(words in said for words in BEGUN)
+        is_excused = not has_begun and self._was_cut_off(node.directory.name, since)
+        assert is_excused, f"{node.directory} has ended\n{said[-4000:]}"
+        self.struck["ended at its start"] += 1
+        node.await_end()
+        self._start(node)
 
     def _wake(self, node: WholeNode) -> None:
         del self._asleep[node]

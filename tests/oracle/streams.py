@@ -1,32 +1,39 @@
 """The soak of streams: `python -m tests.oracle.streams [SECONDS [SEED]]`.
 
-Writers that keep a journal; two whole nodes that are killed, stopped and started again; streams to
-a webhook, to Kinesis, to another Postgres, to Delta and to Parquet, whose servers go down, fail,
-throttle, are slow, lose answers, forbid, and refuse some rows for good. At rest each change has
-arrived or is a dead letter, in the order of its row, and what keeps rows has the source's; once the
-letters are redriven, everything has.
+Writers that keep a journal; two whole nodes that are killed, stopped, started again and cut off;
+streams to a webhook, to Kinesis, to another Postgres, to Delta and to Parquet, whose servers go
+down, fail, throttle, are slow, lose answers, forbid, and refuse some rows for good; an operator who
+redrives and replays. At rest each change has arrived or is a dead letter, in the order of its row,
+what keeps rows has the source's, and no replay hangs; once the letters are redriven, everything has
+arrived, and replays have sent what they were asked for.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random, SystemRandom
 from typing import Final
 
+import psycopg
+
 from tests.archive import java_options
-from tests.oracle import journal
+from tests.oracle import asking, journal
+from tests.oracle.ages import Ages
 from tests.oracle.arrivals import Row, committed, file_problems, queue_problems, rows_problems
 from tests.oracle.bad_servers import MOODS, Mood, bad_kinesis, bad_webhook
 from tests.oracle.fates import Nodes
+from tests.oracle.happening import Happening
+from tests.oracle.lines import Lines
+from tests.oracle.replayed import commit_times, replay_problems
+from tests.oracle.replays import Replays
 from tests.oracle.told import QUEUES, WINDOW, configuration
 from tests.oracle.verdict import settle
 from tests.server import FAST_SETTINGS, Database, Server
@@ -35,6 +42,12 @@ from tests.sinks.queue.servers import Queue
 WRITERS: Final = 4
 LIFE_S: Final = 60.0
 """How long both nodes are left alone, on average."""
+
+LINE_S: Final = 20.0
+"""Between two faults of connections."""
+
+REPLAY_S: Final = 3.0
+"""Between two wishes for replays."""
 
 PATIENCE_S: Final = 1800.0
 LOOK_S: Final = 20.0
@@ -53,28 +66,34 @@ class Soak:
     queues: dict[str, Queue]
     moods: dict[str, Mood]
     nodes: Nodes
+    lines: Lines
+    replays: Replays
     random: Random
     faults: int = 0
+    ages: Ages = field(default_factory=Ages)
     asked: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def go(self, seconds: float, writers: journal.Journaling) -> None:
         """Let everything happen, for so long."""
         began = time.monotonic()
-        fault_at = said_at = began
-        strike_at = began + LIFE_S
-        while (now := time.monotonic()) < began + seconds:
-            if now >= fault_at:
-                self._disturb()
-                fault_at = now + self.random.uniform(2, 8)
-            if now >= strike_at:
-                self.nodes.strike()
-                strike_at = time.monotonic() + self.random.uniform(0.5, 1.5) * LIFE_S
-            if now >= said_at:
-                said_at = now + PROGRESS_S
-                say(f"{now - began:5.0f} s: {self._progress(writers)}")
+        happenings = [
+            Happening(self._disturb, 5.0, began),
+            Happening(self.nodes.strike, LIFE_S, began + LIFE_S),
+            Happening(self.lines.strike, LINE_S, began + LINE_S),
+            Happening(self.replays.stir, REPLAY_S, began + REPLAY_S),
+            Happening(self._look, LOOK_S / 10, began),
+            Happening(lambda: say(self._progress(began, writers)), PROGRESS_S, began),
+        ]
+        while time.monotonic() < began + seconds:
+            for each in happenings:
+                each.step(self.random)
             self.nodes.check()
             writers.check()
             time.sleep(0.2)
+
+    def _look(self) -> None:
+        with suppress(psycopg.OperationalError), self.target.connect() as target:
+            self.ages.look(target)
 
     def _disturb(self) -> None:
         """Another mood for one of the servers; a good one every other time."""
@@ -88,15 +107,17 @@ class Soak:
         else:
             # Not waited for: whoever delivers may be asleep.
             stream = self.random.choice(QUEUES)
-            self.asked.append(self._start("dlq", "redrive", stream))
+            self.asked.append(asking.start(self.nodes.config, "dlq", "redrive", stream))
 
     def rest(self) -> tuple[int, int]:
         """At rest: each change has arrived or is a letter. How many letters, and repeats."""
         for mood in self.moods.values():
             mood.change("")
+        self.lines.settle()
         self.nodes.settle()
         for asked in self.asked:
-            _answer(asked)
+            asking.answer(asked)
+        self.replays.settle()
         settle(self._problems, patience_s=PATIENCE_S, pause_s=LOOK_S)
         return sum(sum(self._letters(name).values()) for name in QUEUES), self._repeated()
 
@@ -105,7 +126,7 @@ class Soak:
         for mood in self.moods.values():
             mood.is_healed = True
         for name in QUEUES:
-            self._command("dlq", "redrive", name)
+            asking.answer(asking.start(self.nodes.config, "dlq", "redrive", name))
 
         def problems() -> list[str]:
             left = [f"{name} has letters" for name in QUEUES if self._letters(name)]
@@ -113,11 +134,25 @@ class Soak:
 
         settle(problems, patience_s=PATIENCE_S, pause_s=LOOK_S)
 
+    def judge_replays(self) -> int:
+        """Everything has arrived: what replays have sent of it. How much that was."""
+        with self.source.connect() as source:
+            times = commit_times(source)
+        received = {name: queue.received() for name, queue in self.queues.items()}
+        over = list(self.replays.over.values())
+        problems, total = replay_problems(
+            self.directory / "changes", received, times, over, self.nodes.said
+        )
+        assert not problems, "\n".join(problems)
+        return total
+
     def _problems(self) -> list[str]:
         self.nodes.check()
+        self._look()
+        problems = self.replays.problems()
         with self.source.connect() as source, self.target.connect() as target:
             truth = committed(source)
-            problems = rows_problems(source, target, self.directory / "lake")
+            problems += rows_problems(source, target, self.directory / "lake")
         problems += file_problems(self.directory / "changes", truth)
         for name, queue in self.queues.items():
             found, _ = queue_problems(queue.received(), truth, self._letters(name))
@@ -125,56 +160,40 @@ class Soak:
         return problems
 
     def _repeated(self) -> int:
-        """How many messages came more than once: for each end of a node a window at most of the
-        batch, which a zombie shares, and one of letters that were redriven between two tries of it;
-        and each request that was not answered.
+        """How many messages came more than once: for each end of a node, and each time that it was
+        cut off, a window at most of the batch, which a zombie shares, and one of letters that were
+        redriven between two tries of it; and each request that was not answered.
         """
         with self.source.connect() as source:
             truth = committed(source)
-        repeated = 0
+        repeated, ends = 0, self.nodes.struck.total() + self.lines.struck.total()
         for name, queue in self.queues.items():
             _, count = queue_problems(queue.received(), truth, self._letters(name))
-            bound = 2 * WINDOW * self.nodes.struck.total() + WINDOW * self.moods[name].unanswered
+            bound = 2 * WINDOW * ends + WINDOW * self.moods[name].unanswered
             assert count <= bound, f"{name} has {count} messages more than once, of {bound}"
             repeated += count
         return repeated
 
     def _letters(self, stream: str) -> dict[Row, int]:
-        """How many letters each row has."""
-        lines = map(json.loads, self._command("dlq", "ls", stream, "--json").splitlines())
-        found = {}
-        for line in lines:
-            assert not line["outdone"], line
-            found[line["table"].partition(".")[2], json.loads(line["key"])["id"]] = line["letters"]
-        return found
+        return asking.letters(self.nodes.config, stream)
 
-    def _command(self, *arguments: str) -> str:
-        """As an operator."""
-        return _answer(self._start(*arguments))
-
-    def _start(self, *arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "tailrace.cli", *arguments]
-        return subprocess.Popen(
-            [*command, "--config", str(self.nodes.config)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def _progress(self, writers: journal.Journaling) -> str:
+    def _progress(self, began: float, writers: journal.Journaling) -> str:
         moods = {name: mood.now or "well" for name, mood in self.moods.items()}
         arrived = len(self.queues["hook"].received())
-        struck = dict(self.nodes.struck)
-        return f"{writers.committed} transactions, {arrived} at the hook, {moods}, {struck}"
+        return (
+            f"{time.monotonic() - began:5.0f} s: {writers.committed} transactions, {arrived} at the"
+            f" hook, {moods}, {dict(self.nodes.struck)}, lines {self.lines.now},"
+            f" {len(self.replays.asked)} replays {self.replays.counts}"
+        )
 
 
 def run(directory: Path, *, seed: int, seconds: float) -> None:
     """One soak, in an empty directory."""
     random = Random(seed)
     with ExitStack() as stack:
+        settings = {**FAST_SETTINGS, "track_commit_timestamp": "on"}
         servers = [
-            Server(directory / name, settings=FAST_SETTINGS, tcp=True)
-            for name in ("source", "target")
+            Server(directory / name, settings=settings, tcp=True) for name in ("source", "target")
         ]
         for server in servers:
             stack.callback(server.destroy)
@@ -185,30 +204,33 @@ def run(directory: Path, *, seed: int, seconds: float) -> None:
         hook, hook_mood = stack.enter_context(bad_webhook(random))
         kinesis, address, kinesis_mood = stack.enter_context(bad_kinesis(random))
         place = {"stream": kinesis.stream, "region": "us-east-1", "endpoint_url": address}
-        told = configuration(
-            directory, [source.dsn, target.dsn], {"hook": {"url": hook.url}, "kinesis": place}
-        )
-        nodes = Nodes(directory, told, random)
+        # A stream is the same on all nodes, and so is its way to the other database.
+        ways = {"node-a": source.tcp_dsn, "node-b": source.tcp_dsn, "target": target.tcp_dsn}
+        lines = stack.enter_context(Lines(ways, random))
+        sinks = {"hook": {"url": hook.url}, "kinesis": place}
+        told = {
+            name: configuration(directory, [lines.dsn(name), lines.dsn("target")], sinks)
+            for name in ("node-a", "node-b")
+        }
+        nodes = Nodes(directory, told, random, lines.was_struck)
         stack.callback(nodes.end)
         queues: dict[str, Queue] = {"hook": hook, "kinesis": kinesis}
         moods = {"hook": hook_mood, "kinesis": kinesis_mood}
-        soak = Soak(directory, source, target, queues, moods, nodes, random)
         nodes.start()
         say("both nodes run")
+        replays = Replays(source, directory / "log", nodes.config, random)
+        soak = Soak(directory, source, target, queues, moods, nodes, lines, replays, random)
         pause_s = 0.3
         with journal.Journaling(source.connect, seed, count=WRITERS, pause_s=pause_s) as writers:
             soak.go(seconds, writers)
         letters, repeated = soak.rest()
         say(f"at rest: {writers.committed} transactions, {letters} letters, {repeated} repeated")
         soak.redrive()
-        say(f"seed {seed} equal: {soak.faults} faults, {dict(nodes.struck)}")
-
-
-def _answer(command: subprocess.Popen[str]) -> str:
-    """What it says; that something is left is no error."""
-    said, error = command.communicate()
-    assert "Traceback" not in error and "error:" not in error, error
-    return said
+        replayed = soak.judge_replays()
+        say(
+            f"seed {seed} equal: {soak.faults} faults, {dict(nodes.struck)}, {dict(lines.struck)},"
+            f" {replays.counts} replays of {replayed} changes"
+        )
 
 
 def say(line: str) -> None:

@@ -10,10 +10,11 @@ from tests.oracle.bad_servers import TIMEOUT_S
 
 WINDOW: Final = 50
 QUEUES: Final = ("hook", "kinesis")
+STREAMS: Final = (*QUEUES, "copy", "lake", "files")
 
 
 def configuration(directory: Path, dsns: list[str], sinks: dict[str, Any]) -> dict[str, Any]:
-    """What both nodes are told."""
+    """What a node is told; `dsns` are those of the source and of the other database."""
     tables = [f"{journal.SCHEMA}.{table}" for table in journal.TABLES]
     queue = {"window_count": WINDOW, "timeout": f"{TIMEOUT_S:.0f}s", "retry_max_elapsed": "5s"}
     streams = {
