@@ -264,6 +264,25 @@ def test_f080_functions_put_before_ours_are_not_called(
     assert changes(owner, table.oid) == [("I", {"id": "1"}, None)]
 
 
+def test_f080_a_cast_of_the_users_own_type_does_not_run_with_our_rights(
+    owner: Connection, app: Connection
+) -> None:
+    app.execute("CREATE TYPE mood AS ENUM ('sad', 'glad')")
+    app.execute(
+        """CREATE FUNCTION told(mood) RETURNS json LANGUAGE plpgsql AS
+           $$ BEGIN RAISE 'called as %', current_user; END $$"""
+    )
+    app.execute("CREATE CAST (mood AS json) WITH FUNCTION told(mood)")
+    app.execute("CREATE TABLE t (id int PRIMARY KEY, m mood)")
+    table = _install(owner, "app.t")
+    with app.transaction():
+        # Then no event trigger can make the function fit: the row is kept whole.
+        app.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        app.execute("ALTER TABLE t ADD x int")
+        app.execute("INSERT INTO t VALUES (1, 'glad', 2)")
+    assert changes(owner, table.oid) == [("I", {"id": "1", "m": "glad", "x": "2"}, None)]
+
+
 def test_f080_hostile_names_are_only_names(owner: Connection, app: Connection) -> None:
     app.execute(
         """CREATE TABLE "t'; DROP TABLE x;--$body$ %I" (
