@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Timer
+
 import pytest
 
+from tailrace.control.schema import migrate
 from tailrace.errors import SourceError
-from tailrace.postgres.catalog import tables_matching
-from tailrace.postgres.session import connect
+from tailrace.postgres.barrier import Barrier
+from tailrace.postgres.catalog import TableInfo, tables_matching
+from tailrace.postgres.session import Connection, connect
 from tailrace.postgres.table_lock import lock_out_writers, must_end_soon
+from tailrace.postgres.triggers import drop_triggers, install_triggers
+from tests.capture.running import NAMES, wait_until
 from tests.server import Database
 
 _HELD = """
@@ -43,3 +51,55 @@ def test_partitions_are_locked_with_their_table_and_waited_for_no_longer_than_be
             lock_out_writers(conn, table, 200, wait_ms=1000)
             assert conn.execute(_HELD).fetchall() == [("public.low",), ("public.t",)]
             assert conn.execute("SHOW lock_timeout").fetchone() == ("200ms",)
+
+
+_WAITS = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation IS NOT NULL)"
+
+
+def _lock_out(conn: Connection, table: TableInfo) -> None:
+    with Barrier(conn, NAMES.slot, conn.info.backend_pid, 200).locked(table):
+        pass
+
+
+def _drop(conn: Connection, table: TableInfo) -> None:
+    drop_triggers(conn, table, lock_timeout_ms=200)
+
+
+@pytest.mark.parametrize(
+    ("act", "being_written", "written", "then"),
+    [
+        (_lock_out, "a VALUES (1)", "b VALUES (2)", "t VALUES (3)"),
+        (_drop, "b VALUES (2)", "a VALUES (1)", "b VALUES (3)"),
+    ],
+)
+def test_f075_whoever_writes_partitions_is_not_killed_though_several_are_waited_for(
+    database: Database,
+    act: Callable[[Connection, TableInfo], None],
+    being_written: str,
+    written: str,
+    then: str,
+) -> None:
+    with connect(database.dsn) as conn, database.connect() as busy, database.connect() as writer:
+        migrate(conn)
+        conn.execute("CREATE TABLE public.t (id int PRIMARY KEY) PARTITION BY LIST (id)")
+        conn.execute("CREATE TABLE public.a PARTITION OF public.t FOR VALUES IN (1)")
+        conn.execute("CREATE TABLE public.b PARTITION OF public.t FOR VALUES IN (2, 3)")
+        (table,) = tables_matching(conn, ["public.t"])
+        install_triggers(conn, table, lock_timeout_ms=200)
+        for session, own in ((busy, being_written), (writer, written)):
+            # Who has written a partition once does not look at its table any more.
+            session.execute(
+                f"BEGIN; INSERT INTO {own}; ROLLBACK; BEGIN; INSERT INTO {own}".encode()
+            )
+        # As on a server that looks for deadlocks after a second, with five times as many.
+        writer.execute("SET deadlock_timeout TO '300ms'")
+        with ThreadPoolExecutor(1) as pool:
+            acting = pool.submit(act, conn, table)
+            wait_until(lambda: busy.execute(_WAITS).fetchone() == (True,))
+            later = Timer(0.1, busy.execute, ["COMMIT"])
+            later.start()
+            writer.execute(f"INSERT INTO {then}".encode())
+            later.join()
+            with pytest.raises(SourceError) as refused:
+                acting.result(10)
+        assert refused.value.retry

@@ -6,7 +6,8 @@ only briefly, since everyone who comes later waits behind us.
 
 The first lock may be waited for beyond deadlock_timeout: who holds nothing yet stands in no circle
 but that of a queue, which Postgres undoes by letting the others pass. Whoever writes partitions by
-name could be caught between two of them; so those are waited for `lock_timeout` alone.
+name could be caught between two of them; so those are waited for `lock_timeout` alone, and not each
+of them but all together.
 """
 
 from __future__ import annotations
@@ -42,8 +43,22 @@ def lock_out_writers(
     conn.execute(statement("LOCK TABLE ONLY {} IN SHARE ROW EXCLUSIVE MODE", name))
     if wait_ms is not None:
         conn.execute("SELECT set_config('lock_timeout', %s, true)", (str(lock_timeout_ms),))
-    if table.kind is Kind.PARTITIONED:
-        conn.execute(statement("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", name))
+    lock_partitions(conn, table, "SHARE ROW EXCLUSIVE", lock_timeout_ms)
+
+
+def lock_partitions(conn: Connection, table: TableInfo, mode: str, wait_ms: int) -> None:
+    """Of a table that is locked itself, if it has any; raises psycopg.Error. They are waited for so
+    long in all: while we go from one to the next, whoever holds a later one may wait for us, and
+    when Postgres looks for deadlocks it would end him.
+    """
+    if table.kind is not Kind.PARTITIONED:
+        return
+    limit = "SELECT current_setting('statement_timeout'), set_config('statement_timeout', %s, true)"
+    before = conn.execute(limit, (str(wait_ms),)).fetchone()
+    assert before is not None
+    name = qualified(table.schema, table.name)
+    conn.execute(statement(f"LOCK TABLE {{}} IN {mode} MODE", name))
+    conn.execute("SELECT set_config('statement_timeout', %s, true)", (before[0],))
 
 
 def must_end_soon(conn: Connection, table: TableInfo, wait_ms: int) -> None:

@@ -24,6 +24,7 @@ from tailrace.postgres.catalog import Kind, TableInfo
 from tailrace.postgres.quote import identifier, qualified, statement
 from tailrace.postgres.session import Connection
 from tailrace.postgres.sqlstate import source_error
+from tailrace.postgres.table_lock import lock_partitions
 
 _MAKE_ROW: Final = (
     "CREATE TRIGGER {} AFTER INSERT OR UPDATE OR DELETE ON {} FOR EACH ROW EXECUTE FUNCTION {}()"
@@ -98,9 +99,14 @@ def switch_triggers(conn: Connection, table: TableInfo, *, enabled: bool) -> Non
 
 
 def drop_triggers(conn: Connection, table: TableInfo, *, lock_timeout_ms: int) -> None:
-    """Drop both triggers if they are there; nothing else is locked meanwhile."""
+    """Drop both triggers if they are there; nothing else is locked meanwhile. Postgres would lock
+    partitions before their table, each for itself: the table comes first, and lets nobody in.
+    """
     for _, name in _triggers(conn, table.oid):
         with _locking(conn, table, lock_timeout_ms):
+            if table.kind is Kind.PARTITIONED:
+                conn.execute(statement("LOCK TABLE ONLY {} IN ACCESS EXCLUSIVE MODE", _name(table)))
+            lock_partitions(conn, table, "ACCESS EXCLUSIVE", lock_timeout_ms)
             conn.execute(
                 statement("DROP TRIGGER IF EXISTS {} ON {}", identifier(name), _name(table))
             )
@@ -171,7 +177,7 @@ def _locking(conn: Connection, table: TableInfo, lock_timeout_ms: int) -> Iterat
         with conn.transaction():
             _limit_wait(conn, lock_timeout_ms)
             yield
-    except psycopg.errors.LockNotAvailable as error:
+    except (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled) as error:
         raise SourceError(
             f"{table.qualified} is in use: {listed(lockers(conn, table.oid))}",
             hint="it is tried again",
