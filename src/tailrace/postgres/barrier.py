@@ -53,7 +53,8 @@ class Barrier:
     @contextmanager
     def locked(self, table: TableInfo) -> Iterator[None]:
         """A transaction in which the table's writers wait; raises SourceError(retry=True) if the
-        lock is not won in time, and whatever the block raises: then nothing has happened.
+        lock is not won in time, SchemaError if the table is not what it was judged by, and whatever
+        the block raises: then nothing has happened.
         """
         conn = self.conn
         if self.wait_ms is not None:
@@ -62,6 +63,8 @@ class Barrier:
             with conn.transaction():
                 lock_out_writers(conn, table, self.lock_timeout_ms, wait_ms=self.wait_ms)
                 must_lead(conn, self.slot, self.leader_pid)
+                # By name all follows: another table may have taken it since this one was judged.
+                must_be_unchanged(conn, table)
                 yield
                 failpoint("handover.before_commit")
         except psycopg.Error as error:
@@ -74,7 +77,6 @@ class Barrier:
             raise SourceError(f"slot {self.slot} is gone", retry=True)
         # ONLY: the children of an inheritance tree are tables of their own.
         _alter(self.conn, "ALTER PUBLICATION {} ADD TABLE ONLY {}", publication, table)
-        must_be_unchanged(self.conn, table)
 
     def withdraw(self, publication: str, table: TableInfo) -> None:
         """From its commit on the slot streams the table no more."""

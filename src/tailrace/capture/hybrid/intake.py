@@ -23,7 +23,6 @@ from tailrace.postgres.catalog import TableInfo
 from tailrace.postgres.publication import fingerprint
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.session import Connection
-from tailrace.postgres.table_lock import must_be_unchanged
 from tailrace.postgres.triggers import install_triggers
 from tailrace.storage import Store
 
@@ -76,7 +75,6 @@ class TriggerIntake:
         barrier = Barrier(conn, source, self._leader_pid, rules.lock_timeout_ms)
         is_published = fingerprint(conn, roll.publication) is not None
         with barrier.locked(table):
-            must_be_unchanged(conn, table)
             claim(conn, table, source=source, mode=Mode.TRIGGER)
             install_triggers(conn, table, lock_timeout_ms=rules.lock_timeout_ms)
             set_mode(conn, table.oid, Mode.TRIGGER, source=source)
