@@ -10,7 +10,7 @@ import pytest
 from tailrace.capture.hybrid.on_record import Task
 from tailrace.capture.modes import HybridSettings
 from tailrace.capture.wal_tables import WalTables
-from tailrace.control.schema import migrate
+from tailrace.control.schema import _migrations, migrate
 from tailrace.control.tracking import Mode, track
 from tailrace.errors import NotLeading
 from tailrace.model import Lsn
@@ -128,3 +128,18 @@ def test_without_the_control_schema_none_is_made(
     row = source.execute("SELECT to_regnamespace('tailrace') IS NULL").fetchone()
     assert row == (True,)
     assert_equal(store, source, "public.t")
+
+
+def test_tables_are_shown_though_an_older_version_has_made_the_schema(
+    database: Database,
+    source: psycopg.Connection,
+    store: FileStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = _migrations()[:11]
+    with connect(database.dsn) as conn, monkeypatch.context() as older:
+        older.setattr("tailrace.control.schema._migrations", lambda: known)
+        migrate(conn)
+    with Running(settings(database.dsn, "public.t"), store) as capture:
+        is_right = [(NAMES.publication, NAMES.slot)]
+        capture.wait_until(lambda: source.execute(ON_RECORD).fetchall() == is_right)

@@ -6,18 +6,24 @@ tables are shown there too.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from tailrace.capture.hybrid.on_record import Captured, OnRecord, Task
 from tailrace.capture.membership import Membership, Refusal
 from tailrace.capture.mending import mend
+from tailrace.capture.news import News
 from tailrace.capture.removal import take_out
 from tailrace.capture.roll import rolls_of
 from tailrace.capture.watch import Watch
+from tailrace.control.schema import installed_version, latest_version, migrate
 from tailrace.control.tracking import Mode, forget, read_tracked
+from tailrace.errors import SourceError
 from tailrace.postgres.leading import as_leader
 from tailrace.postgres.session import Connection
 from tailrace.storage import Store
+
+logger = logging.getLogger(__name__)
 
 
 class WalTables:
@@ -32,6 +38,7 @@ class WalTables:
         self._selection = task.selection
         self._record = OnRecord(task)
         self._watch = Watch(store, self._rolls)
+        self._news = News()
 
     def open(
         self, conn: Connection, *, should_go_on: Callable[[], bool]
@@ -60,7 +67,23 @@ class WalTables:
         self._put_on_record(conn)
         return refusals
 
+    def _has_schema(self, conn: Connection) -> bool:
+        """Whether tables can be shown; what an older version has made is brought up to date."""
+        version = installed_version(conn)
+        if 0 < version < latest_version():
+            try:
+                migrate(conn)
+            except SourceError as error:
+                if error.retry:
+                    raise
+                if self._news.is_new("schema", str(error)):
+                    logger.warning("tables cannot be shown in sql reason=%s", error)
+                return False
+        return version > 0
+
     def _put_on_record(self, conn: Connection) -> None:
+        if not self._has_schema(conn):
+            return
         members = {
             oid: roll
             for roll in self._rolls
