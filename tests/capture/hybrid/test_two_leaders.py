@@ -219,6 +219,21 @@ def test_a_published_table_is_put_on_record_as_it_is(
         assert source.execute(query).fetchone() == (NAMES.publication, NAMES.slot)
 
 
+@pytest.mark.parametrize("mode", [Mode.TRANSITIONING, Mode.TRIGGER])
+def test_a_published_table_goes_back_from_the_wal_whatever_is_on_record(
+    database: Database, source: psycopg.Connection, store: FileStore, mode: Mode
+) -> None:
+    take_up(database, source, store, "TRIGGER")
+    with Running(settings(database.dsn, hybrid=hybrid("auto")), store) as capture:
+        capture.wait_until(lambda: modes(source) == {"t": Mode.WAL})
+    set_mode(source, oid_of(source, "public.t"), mode, source=NAMES.slot)
+    source.execute("UPDATE tailrace.change_tracking SET wal_until = NULL")
+    take_up(database, source, store, "TRIGGER")
+    # Without it a slot that is lost by now would take changes along, and nobody would know.
+    query = "SELECT cdc_mode, wal_until IS NULL FROM tailrace.change_tracking"
+    assert source.execute(query).fetchone() == ("TRIGGER", False)
+
+
 def sender_pid(source: psycopg.Connection) -> int | None:
     """Who streams from the slot."""
     slot = read_slot(source, NAMES.slot)

@@ -223,6 +223,9 @@ class HybridTables:
         """A table that the WAL gives: left alone, unless it must not be published as it is."""
         rules, selection = self._task.hybrid.of(table), self._task.selection
         reason = why_out(conn, table, roll, selection)
+        if tracked is not None and tracked.mode is not Mode.WAL:
+            # First of all: a table that goes back notes up to where it came from the wal.
+            self._handover.put_right(conn, table, roll)
         if wanted.means is Means.TRIGGER and self._intake.has_schema(conn):
             self._handover.go_back(conn, table, rules, roll)
         elif reason:
@@ -232,8 +235,6 @@ class HybridTables:
                 self._upkeep.let_go(conn, tracked, table)
         elif tracked is not None:
             # Else what triggers there are may be another source's.
-            if tracked.mode is not Mode.WAL:
-                self._handover.put_right(conn, table, roll)
             self._upkeep.tidy(conn, table)
 
     def _move(self, conn: Connection, table: TableInfo, tracked: Tracked, wanted: Wanted) -> None:
