@@ -16,7 +16,7 @@ Change = tuple[str, str]
 """The row before and after, as `key:version`; empty where there is none."""
 
 
-def images(changes: list[Change]) -> Images:
+def images(changes: list[Change], depths: list[int] | None = None) -> Images:
     """As the translator makes them."""
 
     def key(row: str) -> bytes:
@@ -29,12 +29,12 @@ def images(changes: list[Change]) -> Images:
         [key(new) for _, new in changes],
     )
     binaries = [pa.array(column, pa.binary()) for column in columns]
-    return Images(np.ones(len(changes), np.int64), *binaries)
+    return Images(np.array(depths or [1] * len(changes), np.int64), *binaries)
 
 
-def in_order(changes: list[Change]) -> list[Change]:
+def in_order(changes: list[Change], depths: list[int] | None = None) -> list[Change]:
     """All of one transaction."""
-    return [changes[at] for at in true_order(images(changes), np.arange(len(changes)))]
+    return [changes[at] for at in true_order(images(changes, depths), np.arange(len(changes)))]
 
 
 def history(random: Random, count: int, key_count: int) -> list[Change]:
@@ -97,6 +97,36 @@ def test_a_row_that_is_put_back_as_it_was_stays(rest: list[Change]) -> None:
     """Deleted and inserted again, though the other way round would fit as well."""
     found = in_order([("a:1", ""), ("", "a:1"), *rest])
     assert [change for change in found if "a:1" in change] == [("a:1", ""), ("", "a:1")]
+
+
+def test_a_row_that_a_trigger_puts_back_stays() -> None:
+    """The trigger's insert is recorded before the delete that it was called for."""
+    made = [("a:1", ""), ("", "a:1")]
+    assert in_order(made[::-1], [2, 1]) == made
+
+
+@pytest.mark.parametrize("last", [("b:1", "c:1"), ("b:1", "")])
+@pytest.mark.parametrize("between", [[], [("", "z:1")], [("z:1", "z:2")]])
+def test_a_row_that_a_trigger_has_moved_goes_on_from_there(
+    between: list[Change], last: Change
+) -> None:
+    """The trigger's update is recorded before the insert of its row; the user goes on with it."""
+    made, moved = ("", "a:1"), ("a:1", "b:1")
+    found = in_order([moved, *between, made, last], [2, *(1 for _ in between), 1, 1])
+    assert [change for change in found if change not in between] == [made, moved, last]
+
+
+@pytest.mark.parametrize("last", [("b:1", "c:1"), ("b:1", "")])
+def test_a_row_that_a_trigger_has_put_is_gone_after_a_later_statement(last: Change) -> None:
+    """Between the two another statement is recorded: the one that the trigger was called for."""
+    put, called_for = ("", "b:1"), ("", "z:1")
+    found = in_order([put, called_for, last], [2, 1, 1])
+    assert [change for change in found if change != called_for] == [put, last]
+
+
+def test_a_row_that_a_trigger_moves_back_stays() -> None:
+    made = [("a:1", "b:1"), ("b:1", "a:1")]
+    assert in_order(made[::-1], [2, 1]) == made
 
 
 def test_only_rows_of_one_transaction_and_key_are_neighbours() -> None:
