@@ -13,7 +13,6 @@ from itertools import count
 import psycopg
 import pytest
 
-from tailrace.capture.buffers.copying import FEW_ROWS
 from tailrace.capture.drains import passed_rows, taking
 from tailrace.errors import SourceError
 from tailrace.log import Reader
@@ -189,11 +188,12 @@ def test_a_large_drain_goes_to_parts_and_keeps_its_order(
     assert is_sound(store)
 
 
+@pytest.mark.parametrize("row_count", [900, 5_500])
 def test_a_trigger_of_the_user_is_put_in_order_across_blocks(
-    conn: psycopg.Connection, store: FileStore, monkeypatch: pytest.MonkeyPatch
+    conn: psycopg.Connection, store: FileStore, monkeypatch: pytest.MonkeyPatch, row_count: int
 ) -> None:
-    monkeypatch.setattr("tailrace.capture.buffers.copying.BLOCK_BYTES", 16 << 10)
-    row_count = FEW_ROWS + 500
+    monkeypatch.setattr("tailrace.capture.buffers.copying.BLOCK_BYTES", 4 << 10)
+    monkeypatch.setattr("tailrace.capture.drains.taking.PART_BYTES", 16 << 10)
     conn.execute(
         "CREATE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
         "IF NEW.id = 1 THEN UPDATE t SET v = 'touched' WHERE id = (SELECT max(id) FROM t); END IF; "
@@ -229,7 +229,7 @@ def test_a_key_that_a_trigger_of_the_user_changes_is_put_in_order_across_blocks(
         "CREATE TRIGGER a_turn AFTER INSERT ON t FOR EACH ROW WHEN (NEW.id > 0) "
         "EXECUTE FUNCTION turn()"
     )
-    conn.execute("INSERT INTO t SELECT n, 'x' FROM generate_series(1, %s) AS n", [FEW_ROWS])
+    conn.execute("INSERT INTO t SELECT n, 'x' FROM generate_series(1, 5000) AS n")
     drain_all(conn, store)
     assert folded(store) == source_rows(conn)
 

@@ -31,9 +31,6 @@ from tailrace.postgres.session import Connection
 from tailrace.postgres.tuples import TEXT, Cells
 
 BLOCK_BYTES: Final = 4 << 20
-FEW_ROWS: Final = 5_000
-"""So many rows are read in one run, whatever they are."""
-
 _HEAD_BYTES: Final = 5
 
 _COLUMNS: Final = """
@@ -86,14 +83,13 @@ def _knotted(
     outstanding: Outstanding,
     go_on: Callable[[], None],
 ) -> NDArray[np.int64]:
-    """The transactions whose rows must be looked at together; none if all rows are in one run."""
+    """The transactions whose rows must be looked at together. Few rows may be more than one run as
+    well: rows can be large.
+    """
     names = {"buffer": buffer(table_oid), "condition": outstanding.condition}
-    are_many = sql.SQL("SELECT EXISTS (SELECT FROM {buffer} WHERE {condition} OFFSET {few})")
     is_deep = sql.SQL("SELECT EXISTS (SELECT FROM {buffer} WHERE {condition} AND depth > 1)")
-    for question in (are_many, is_deep):
-        asked = question.format(**names, few=sql.Literal(FEW_ROWS))
-        if _texts(conn, asked, go_on) != [b"t"]:
-            return np.empty(0, np.int64)
+    if _texts(conn, is_deep.format(**names), go_on) != [b"t"]:
+        return np.empty(0, np.int64)
     query = sql.SQL(
         "SELECT xid::text::bigint FROM {buffer} WHERE {condition} GROUP BY xid "
         "HAVING max(depth) > 1 AND (count(*) > count(DISTINCT key_hash) OR bool_or({changes_key}))"
