@@ -301,3 +301,132 @@ def test_changes_by_triggers_of_the_user_are_in_order_across_parts(
         assert (row["id"] in state) is (row["_op"] == "update"), row
         state[row["id"]] = row["v"]
     assert state == dict(conn.execute("SELECT id, v FROM t").fetchall())
+
+
+def in_parts(conn: psycopg.Connection, slot: Slot, row_count: int) -> Frames:
+    """What the log gets of the only transaction of a slot, which comes in parts."""
+    query = "SELECT oid::bigint FROM pg_class WHERE relnamespace = 'public'::regnamespace"
+    tables = [oid for (oid,) in conn.execute(query)]
+    frames = without(slot.frames(), *tables, *control(conn))
+    translating = translator(conn)
+    pieces = [translating.translate_part(part) for part in parts_of(frames, row_count)]
+    return Frames.concat(
+        [*pieces, translating.end_part(), frames.slice(len(frames) - 1, len(frames))]
+    )
+
+
+def folded(rows: list[dict[str, Any]]) -> dict[int, int]:
+    """A table of which every change finds the row that the one before it has left."""
+    state: dict[int, int] = {}
+    for row in rows:
+        before = row["_before"]
+        if row["_op"] == "truncate":
+            state.clear()
+            continue
+        if row["_op"] != "insert":
+            assert state.pop(before["id"], None) == before["v"], row
+        if row["_op"] != "delete":
+            assert row["id"] not in state, row
+            state[row["id"]] = row["v"]
+    return state
+
+
+AWAY = "UPDATE t SET id = id + 1000 WHERE id = NEW.id + 20;"
+
+
+@pytest.mark.parametrize("row_count", [7, 64])
+@pytest.mark.parametrize(
+    ("body", "later"),
+    [
+        # A row that waits under its new key has let go of the old one.
+        (AWAY, "INSERT INTO t SELECT n, -n FROM generate_series(21, 40) AS n"),
+        # A row that waits goes on, through keys of which none waited until then.
+        (AWAY, "UPDATE t SET id = id + 1000 WHERE id > 1000"),
+        (
+            AWAY,
+            "UPDATE t SET id = id + 1000 WHERE id > 1000;"
+            "INSERT INTO t SELECT n + 1000, 5 FROM generate_series(21, 40) AS n;"
+            "UPDATE t SET v = v + 1 WHERE id > 2000; DELETE FROM t WHERE id > 2030",
+        ),
+        # What comes to a key that waits brings along the rows that come to its own.
+        (
+            "UPDATE t SET v = v + 1 WHERE id = 300;",
+            "DELETE FROM t WHERE id = 300; UPDATE t SET id = 300 WHERE id = 5;"
+            "INSERT INTO t VALUES (5, 55); UPDATE t SET id = 5000 WHERE id = 300;"
+            "INSERT INTO t VALUES (300, 3)",
+        ),
+        ("DELETE FROM t WHERE id = NEW.id + 20;", "INSERT INTO t VALUES (35, 0); DELETE FROM t"),
+    ],
+)
+def test_rows_that_change_their_key_beside_a_trigger_are_in_order_across_parts(
+    conn: psycopg.Connection, body: str, later: str, row_count: int
+) -> None:
+    conn.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    conn.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    conn.execute("INSERT INTO t VALUES (300, 0)")
+    track(conn, "public.t")
+    conn.execute(TOUCHING.format(body, "INSERT"))
+    slot = Slot.create(conn)
+    with conn.transaction():
+        conn.execute("DELETE FROM t")
+        conn.execute("INSERT INTO t VALUES (300, 0)")
+        conn.execute("INSERT INTO t SELECT n, n FROM generate_series(1, 40) AS n")
+        conn.execute(later)
+    rows = rows_of(in_parts(conn, slot, row_count))
+    found = folded([{"_op": "insert", "id": 300, "v": 0, "_before": None}, *rows])
+    assert found == dict(conn.execute("SELECT id, v FROM t").fetchall())
+
+
+@pytest.mark.parametrize("row_count", [5, 8])
+def test_what_a_trigger_does_after_a_truncate_waits_for_the_next_parts(
+    conn: psycopg.Connection, row_count: int
+) -> None:
+    conn.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    conn.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    track(conn, "public.t")
+    conn.execute(TOUCHING.format("UPDATE t SET v = v + 100 WHERE id = NEW.id + 20;", "INSERT"))
+    slot = Slot.create(conn)
+    with conn.transaction():
+        conn.execute("INSERT INTO t SELECT n, n FROM generate_series(1, 40) AS n")
+        conn.execute("TRUNCATE t")
+        conn.execute("INSERT INTO t SELECT n, n FROM generate_series(41, 90) AS n")
+    found = folded(rows_of(in_parts(conn, slot, row_count)))
+    assert found == dict(conn.execute("SELECT id, v FROM t").fetchall())
+
+
+@pytest.mark.parametrize("ends", ["TRUNCATE o", "ALTER TABLE o ADD w int"])
+def test_the_end_of_waiting_of_one_table_is_not_that_of_another(
+    conn: psycopg.Connection, ends: str
+) -> None:
+    conn.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
+    conn.execute("CREATE TABLE o (id int PRIMARY KEY, v int)")
+    for table in ("t", "o"):
+        conn.execute(sql.SQL("ALTER TABLE {} REPLICA IDENTITY FULL").format(sql.Identifier(table)))
+        track(conn, f"public.{table}")
+    body = f"""UPDATE t SET v = v + 100 WHERE id = NEW.id + 20;
+               UPDATE o SET v = v + 1; IF NEW.id = 12 THEN {ends}; END IF;"""
+    conn.execute(TOUCHING.format(body, "INSERT"))
+    slot = Slot.create(conn)
+    with conn.transaction():
+        conn.execute("INSERT INTO o VALUES (1, 1)")
+        conn.execute("INSERT INTO t SELECT n, n FROM generate_series(1, 40) AS n")
+    found = decode(in_parts(conn, slot, 7), initial={}, versions={}, after=ORIGIN, upto=END)
+    rows = [r for each in found if each.relation.name == "t" for r in each.rows.to_pylist()]
+    assert folded(rows) == dict(conn.execute("SELECT id, v FROM t").fetchall())
+
+
+@pytest.mark.parametrize("row_count", [5, 9])
+def test_rows_that_wait_go_before_those_of_another_key(
+    conn: psycopg.Connection, row_count: int
+) -> None:
+    conn.execute("CREATE TABLE t (id int CONSTRAINT k PRIMARY KEY, v int NOT NULL)")
+    conn.execute("ALTER TABLE t REPLICA IDENTITY FULL")
+    track(conn, "public.t")
+    conn.execute(TOUCHING.format("UPDATE t SET v = v + 100 WHERE id = NEW.id + 20;", "INSERT"))
+    slot = Slot.create(conn)
+    with conn.transaction():
+        conn.execute("INSERT INTO t SELECT n, n FROM generate_series(1, 40) AS n")
+        conn.execute("ALTER TABLE t DROP CONSTRAINT k, ADD CONSTRAINT k PRIMARY KEY (v)")
+        conn.execute("UPDATE t SET v = -v")
+    found = folded(rows_of(in_parts(conn, slot, row_count)))
+    assert found == dict(conn.execute("SELECT id, v FROM t").fetchall())

@@ -2,20 +2,27 @@
 
 What such a trigger does to a row may be recorded before the change that it was called for, by as
 many rows as the statement has. So the rows that it has changed wait, and all later ones of the
-same keys; when the transaction ends, or alters the table, they are put in order together. What a
-trigger was called for is never recorded after that.
+same keys; when the transaction ends, or truncates or alters the table, they are put in order
+together. What a trigger was called for is never recorded after that.
+
+A row that changes its key stands between two keys: if it waits for the one, whatever comes later of
+the other waits as well. Nothing that was recorded before it need wait for that: among themselves,
+the rows that no trigger has changed are recorded in the order in which they were changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tailrace.capture.assembly import FrameBuffer
+from tailrace.capture.buffers.layout import keys_of
 from tailrace.capture.buffers.ordering import ShapedRows
+from tailrace.capture.buffers.touched_keys import TouchedKeys, read_touched
 from tailrace.postgres.frames import Frames
 from tailrace.postgres.pgoutput import Tag
 
@@ -25,60 +32,98 @@ does not change them twice.
 """
 
 
-class MustNotWait(Exception):
-    """A TRUNCATE stands between rows that wait and rows that come."""
+@dataclass(slots=True)
+class _Waiting:
+    """What waits of one table: its frames, the keys that they touch, and the columns those are."""
+
+    frames: FrameBuffer = field(default_factory=FrameBuffer)
+    keys: TouchedKeys = field(default_factory=TouchedKeys.none)
+    columns: tuple[str, ...] = ()
+
+    def add(self, groups: Sequence[ShapedRows]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+        """The places of all these rows, and which of them must wait; their keys wait from now on."""
+        places = np.concatenate([group.places for group in groups])
+        recorded = np.argsort(places, kind="stable")
+        places = places[recorded]
+        self.columns = _key_columns(max(groups, key=lambda group: int(group.places[-1])))
+        may_wait = places > _barrier(groups, self.columns)
+        is_deep = np.concatenate([group.integers("depth") > 1 for group in groups])[recorded]
+        is_deep &= may_wait
+        if not self.columns or not (is_deep.any() or len(self.keys)):
+            return places, np.zeros(len(places), dtype=np.bool_)
+        waits, self.keys = read_touched(groups, recorded).waiting(is_deep, self.keys)
+        return places, waits & may_wait
 
 
 class Holding:
-    """What waits of one transaction."""
+    """What waits of one transaction, by table."""
 
     def __init__(self) -> None:
-        self._frames = FrameBuffer()
-        self._keys: dict[int, NDArray[np.int64]] = {}
-        self._places: list[NDArray[np.intp]] = []
+        self._tables: dict[int, _Waiting] = {}
+        self._places: dict[int, NDArray[np.intp]] = {}
 
     @property
     def is_full(self) -> bool:
         """Whether no more may wait."""
-        return self._frames.data_bytes > HELD_BYTES_MAX
+        return sum(each.frames.data_bytes for each in self._tables.values()) > HELD_BYTES_MAX
+
+    def ended_by(self, tables: Mapping[int, Sequence[ShapedRows]]) -> list[int]:
+        """The tables of which rows wait that must go before some of these: a table is truncated, or
+        gets other keys, only when no trigger has yet to be called for it.
+        """
+        return [
+            oid
+            for oid, groups in tables.items()
+            if oid in self._tables and _barrier(groups, self._tables[oid].columns) >= 0
+        ]
 
     def hold(self, oid: int, groups: Sequence[ShapedRows]) -> list[ShapedRows]:
-        """Take out the rows of a table that must wait; raises MustNotWait."""
+        """Take out the rows of a table that must wait; what waits already, and `ended_by` tells to
+        go first, has been released.
+        """
+        waiting = self._tables.get(oid, _Waiting())
+        places, waits = waiting.add(groups)
+        if not waits.any():
+            return list(groups)
+        self._tables[oid], self._places[oid] = waiting, places[waits]
         left = []
         for group in groups:
-            waits = self._waits(oid, group)
-            self._places.append(group.places[waits])
-            left.append(ShapedRows(group.rows, group.at[~waits], group.places[~waits], group.shape))
-        if len(self._keys.get(oid, ())) and any((g.op == Tag.TRUNCATE).any() for g in groups):
-            raise MustNotWait
+            goes = ~np.isin(group.places, self._places[oid])
+            left.append(ShapedRows(group.rows, group.at[goes], group.places[goes], group.shape))
         return [group for group in left if len(group.at)]
 
     def keep(self, frames: Frames) -> NDArray[np.intp]:
         """Keep what was taken out of this run; the places of that."""
-        places = np.concatenate([np.empty(0, np.intp), *self._places])
-        self._places = []
-        is_held = np.zeros(len(frames), dtype=np.bool_)
-        is_held[places] = True
-        self._frames.add(frames.select(is_held))
+        for oid, places in self._places.items():
+            is_held = np.zeros(len(frames), dtype=np.bool_)
+            is_held[places] = True
+            self._tables[oid].frames.add(frames.select(is_held))
+        places = np.concatenate([np.empty(0, np.intp), *self._places.values()])
+        self._places = {}
         return places
 
-    def release(self) -> Frames:
-        """All that waits, in the order recorded; nothing does any more."""
-        self._keys, self._places = {}, []
-        return self._frames.take()
+    def release(self, oids: Iterable[int] | None = None) -> Frames:
+        """All that waits of these tables, or of all, each in the order recorded; nothing of them
+        does any more.
+        """
+        chosen = (
+            list(self._tables) if oids is None else [oid for oid in oids if oid in self._tables]
+        )
+        return Frames.concat([self._tables.pop(oid).frames.take() for oid in chosen])
 
-    def _waits(self, oid: int, group: ShapedRows) -> NDArray[np.bool_]:
-        known = self._keys.get(oid, np.empty(0, np.int64))
-        is_deep = group.integers("depth") > 1
-        if not is_deep.any() and not len(known):
-            return is_deep
-        keys = group.integers("key_hash")
-        deep_keys, first = np.unique(keys[is_deep], return_index=True)
-        begin = np.full(len(keys), len(keys))
-        if len(deep_keys):
-            at = np.minimum(np.searchsorted(deep_keys, keys), len(deep_keys) - 1)
-            is_one = deep_keys[at] == keys
-            begin[is_one] = np.flatnonzero(is_deep)[first][at[is_one]]
-        self._keys[oid] = np.union1d(known, deep_keys)
-        waits: NDArray[np.bool_] = np.isin(keys, known) | (np.arange(len(keys)) >= begin)
-        return waits
+
+def _key_columns(group: ShapedRows) -> tuple[str, ...]:
+    return tuple(group.shape.relation.column_names[at] for at in keys_of(group.shape))
+
+
+def _barrier(groups: Sequence[ShapedRows], columns: tuple[str, ...]) -> int:
+    """The last place at which the table is truncated, or has other keys than these; -1 if it never
+    does: nothing waits from before until after it.
+    """
+    places = [-1]
+    for group in groups:
+        ends = group.places
+        if _key_columns(group) == columns:
+            ends = group.places[group.op == Tag.TRUNCATE]
+        places += ends[-1:].tolist()
+    return max(places)

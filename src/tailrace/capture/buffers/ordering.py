@@ -23,7 +23,8 @@ from tailrace.postgres.binaries import Array
 from tailrace.postgres.pgoutput import Tag
 from tailrace.postgres.tuples import TEXT
 
-_ABSENT: Final = b""
+ABSENT: Final = b""
+"""The key, or the image, of a row that is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +46,14 @@ class ShapedRows:
         return self.rows.op[self.at]
 
     @property
+    def has_hash(self) -> NDArray[np.bool_]:
+        """For each row whether it came with a hash of its key."""
+        return self.rows.own["key_hash"].kind[self.at] == TEXT
+
+    @property
     def lacks_hash(self) -> bool:
-        """Whether some row came without a hash of its key; those of TRUNCATE never have one."""
-        is_null = self.rows.own["key_hash"].kind[self.at] != TEXT
-        return bool((is_null & (self.op != Tag.TRUNCATE)).any())
+        """Whether some row came without one; those of TRUNCATE never have one."""
+        return bool((~self.has_hash & (self.op != Tag.TRUNCATE)).any())
 
 
 def moves(groups: Sequence[ShapedRows]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -92,7 +97,7 @@ def _key_numbers(groups: Sequence[ShapedRows], recorded: NDArray[np.intp]) -> ND
     if not any(group.lacks_hash for group in groups):
         return np.concatenate([group.integers("key_hash") for group in groups])[recorded]
     images = _images(groups, recorded)
-    has_new = pc.not_equal(images.new_key, pa.scalar(_ABSENT, pa.binary()))
+    has_new = pc.not_equal(images.new_key, pa.scalar(ABSENT, pa.binary()))
     keys: Array = pc.if_else(has_new, images.new_key, images.old_key)
     numbers: NDArray[np.int64] = keys.dictionary_encode().indices.to_numpy().astype(np.int64)
     return numbers
@@ -119,22 +124,33 @@ def _moved_keys(
 
 
 def _images(groups: Sequence[ShapedRows], recorded: NDArray[np.intp]) -> Images:
-    old, new, old_key, new_key = [], [], [], []
-    for group in groups:
-        (now, before), keys = group.rows.layout.columns(group.shape), keys_of(group.shape)
-        op = group.op
-        has_old = pa.array((op == Tag.UPDATE) | (op == Tag.DELETE))
-        has_new = pa.array((op == Tag.UPDATE) | (op == Tag.INSERT))
-        new.append(_whole(group, now, has_new))
-        old.append(_whole(group, before, has_old))
-        new_key.append(_whole(group, [now[key] for key in keys], has_new))
-        old_key.append(_whole(group, [before[key] for key in keys], has_old))
-    columns = [pa.concat_arrays(each).take(recorded) for each in (old, new, old_key, new_key)]
+    rows = [_before_and_after(group, range(len(group.shape.slots))) for group in groups]
+    old, new = (pa.concat_arrays(each).take(recorded) for each in zip(*rows, strict=True))
     depth = np.concatenate([group.integers("depth") for group in groups])[recorded]
-    return Images(depth, *columns)
+    return Images(depth, old, new, *keys_before_and_after(groups, recorded))
 
 
-def _whole(group: ShapedRows, columns: Sequence[int], is_there: Array) -> Array:
+def keys_before_and_after(
+    groups: Sequence[ShapedRows], recorded: NDArray[np.intp]
+) -> tuple[Array, Array]:
+    """What identified each row before its change, and what does after it."""
+    keys = [_before_and_after(group, keys_of(group.shape)) for group in groups]
+    old, new = (pa.concat_arrays(each).take(recorded) for each in zip(*keys, strict=True))
+    return old, new
+
+
+def _before_and_after(group: ShapedRows, places: Sequence[int]) -> tuple[Array, Array]:
+    """These columns of the table in each old and each new row."""
+    (now, before), op = group.rows.layout.columns(group.shape), group.op
+    has_old = (op == Tag.UPDATE) | (op == Tag.DELETE)
+    has_new = (op == Tag.UPDATE) | (op == Tag.INSERT)
+    return (
+        _whole(group, [before[place] for place in places], has_old),
+        _whole(group, [now[place] for place in places], has_new),
+    )
+
+
+def _whole(group: ShapedRows, columns: Sequence[int], is_there: NDArray[np.bool_]) -> Array:
     values = joined(len(group.at), *group.rows.tuples(columns, group.at))
-    whole: Array = pc.if_else(is_there, values, pa.scalar(_ABSENT, pa.binary()))
+    whole: Array = pc.if_else(pa.array(is_there), values, pa.scalar(ABSENT, pa.binary()))
     return whole

@@ -66,13 +66,13 @@ class BufferReading:
         """Whether any buffer is known, or becomes known in this run."""
         return bool(self._layouts) or any(each.layout for each in heard)
 
-    def altered(self, frames: Frames) -> list[int]:
-        """Where in a run a buffer that is known becomes another one."""
+    def altered(self, frames: Frames) -> list[tuple[int, int]]:
+        """Where in a run a buffer that is known becomes another one, and whose buffer it is."""
         layouts, places = dict(self._layouts), []
         for each in relations_in(frames):
             if each.layout is not None:
                 if layouts.get(each.oid, each.layout) != each.layout:
-                    places.append(each.place)
+                    places.append((each.place, each.layout.table_oid))
                 layouts[each.oid] = each.layout
         return places
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tailrace.capture.buffers.announcing import Announcement
 from tailrace.capture.buffers.buffered import source_frames
-from tailrace.capture.buffers.holding import Holding, MustNotWait
+from tailrace.capture.buffers.holding import Holding
 from tailrace.capture.buffers.ordering import ShapedRows, moves
 from tailrace.capture.buffers.reading import (
     BufferReading,
@@ -59,21 +59,21 @@ class Translator:
         """
         done: list[Frames] = []
         start = 0
-        for place in self._reading.altered(frames):
-            done += [self._translate_waiting(frames.slice(start, place)), self.end_part()]
+        for place, oid in self._reading.altered(frames):
+            done += [self._translate_waiting(frames.slice(start, place)), self._end([oid])]
             start = place
         return Frames.concat([*done, self._translate_waiting(frames.slice(start, len(frames)))])
 
     def _translate_waiting(self, frames: Frames) -> Frames:
-        try:
-            done = self._translate(frames, self._holding)
-        except MustNotWait:
-            return self._translate(Frames.concat([self._holding.release(), frames]), None)
+        done = self._translate(frames, self._holding)
         return Frames.concat([done, self.end_part()]) if self._holding.is_full else done
 
     def end_part(self) -> Frames:
         """What has waited for the end of that transaction."""
-        held = self._holding.release()
+        return self._end(None)
+
+    def _end(self, oids: Sequence[int] | None) -> Frames:
+        held = self._holding.release(oids)
         return self._translate(held, None) if len(held) else held
 
     def forget_part(self) -> None:
@@ -89,8 +89,11 @@ class Translator:
         splice.leave_out([each.place for each in heard if each.layout])
         rows = frames.frames_of(Tag.INSERT, Tag.UPDATE, Tag.DELETE, size=_ROW_BYTES_MIN)
         oids = frames.integers(rows, 1, ">u4")
+        tables = self._reading.read(frames, heard, rows, oids, splice)
+        if holding is not None and (ended := holding.ended_by(tables)):
+            return self._translate(Frames.concat([holding.release(ended), frames]), holding)
         news: dict[int, Announcement] = defaultdict(Announcement)
-        for oid, groups in self._reading.read(frames, heard, rows, oids, splice).items():
+        for oid, groups in tables.items():
             now = groups if holding is None else holding.hold(oid, groups)
             if now:
                 _replace(now, splice, news[oid], len(frames))
