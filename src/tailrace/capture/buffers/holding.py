@@ -41,7 +41,7 @@ class _Waiting:
     columns: tuple[str, ...] = ()
 
     def add(self, groups: Sequence[ShapedRows]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-        """The places of all these rows, and which of them must wait; their keys wait from now on."""
+        """The places of all these rows, and which of them must wait; their keys do from now on."""
         places = np.concatenate([group.places for group in groups])
         recorded = np.argsort(places, kind="stable")
         places = places[recorded]

@@ -54,7 +54,7 @@ class TouchingRows:
         and of which keys rows wait then.
         """
         place, count = np.arange(len(is_deep)), len(is_deep)
-        # From which row on each key waits. A last one stands for rows without a hash: it never does.
+        # From which row on each key waits. The last one is of rows without a hash: it never does.
         text_from = np.full(len(self.texts), count)
         hash_from = np.full(len(self.hashes) + 1, count)
         is_known = pc.is_in(self.texts, value_set=known.texts).to_numpy(zero_copy_only=False)
