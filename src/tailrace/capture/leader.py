@@ -34,6 +34,7 @@ from tailrace.capture.metrics import Metrics
 from tailrace.capture.news import News
 from tailrace.capture.origin import Attachment
 from tailrace.capture.roll import rolls_of
+from tailrace.capture.slot_end import EndedStream
 from tailrace.capture.strays import Strays
 from tailrace.capture.streaming import Streaming
 from tailrace.capture.wal_tables import WalTables
@@ -43,9 +44,10 @@ from tailrace.log import Tip, Writer, read_genesis
 from tailrace.log.relations import Describe
 from tailrace.model import Relation
 from tailrace.postgres.description import describe
+from tailrace.postgres.lock_session import LockSession
 from tailrace.postgres.replication import SENDER_TIMEOUT_S, ReplicationConnection
 from tailrace.postgres.session import Connection, connect, source_error
-from tailrace.postgres.slot import drop_slot, read_slot
+from tailrace.postgres.slot import read_slot
 from tailrace.storage import Store
 
 logger = logging.getLogger(__name__)
@@ -221,9 +223,17 @@ class Leader:
         log tells which rows it has.
         """
         self._connection.close()
-        with connect(self._duties.dsn) as conn:
-            drop_slot(conn, self._duties.names.slot)
-        logger.info("slot ended slot=%s", self._duties.names.slot)
+        timeout_s, names = self._settings.sender_timeout_s, self._duties.names
+        stream = EndedStream(
+            names, self._task.leader_pid, timeout_s + JOIN_TIMEOUT_S, self._check_stop
+        )
+        session = LockSession(self._duties.dsn, sender_timeout_s=timeout_s)
+        try:
+            is_ended = stream.drop_slot(session)
+        finally:
+            session.close()
+        outcome = "slot ended" if is_ended else "slot is left to the one who leads by now"
+        logger.info("%s slot=%s", outcome, names.slot)
 
     def _check_stop(self) -> None:
         if self._stop.is_set():

@@ -28,6 +28,8 @@ PATIENCE_S = 120.0
 WRITERS = 3
 ALL = len(journal.TABLES)
 TABLES = [f"{journal.SCHEMA}.{table}" for table in journal.TABLES]
+SLOTLESS = "slotless"
+"""All tables by triggers, so that a slot is of no use."""
 
 
 @dataclass
@@ -45,10 +47,10 @@ class Stage:
             journal.make(connection)
 
     def told(self, mode: str) -> Settings:
-        """Tables in this mode; a slot may be there whatever it is."""
+        """Tables in this mode; a slot may be there whatever it is, unless it is SLOTLESS."""
         rules = hybrid(
-            "auto",
-            tables=dict.fromkeys(TABLES, mode),
+            "trigger" if mode == SLOTLESS else "auto",
+            tables={} if mode == SLOTLESS else dict.fromkeys(TABLES, mode),
             lock_timeout_ms=self.lock_timeout_ms,
             transition_timeout_s=self.transition_timeout_s,
         )

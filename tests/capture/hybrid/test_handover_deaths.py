@@ -12,9 +12,9 @@ from pathlib import Path
 from psycopg import sql
 
 from tailrace.postgres.session import connect
-from tailrace.postgres.slot import drop_slot
+from tailrace.postgres.slot import drop_slot, read_slot
 from tests.bases.taking import take
-from tests.capture.hybrid.stage import ALL, Stage
+from tests.capture.hybrid.stage import ALL, SLOTLESS, Stage
 from tests.capture.running import NAMES
 from tests.oracle import journal
 from tests.server import Database, ServerFactory
@@ -68,6 +68,20 @@ def test_f076_killed_at_every_step_from_the_wal_back_to_triggers(
         # Rows that the log has are still in the buffers.
         stage.die_at("trigger", "mark.before_delete")
     stage.settle("trigger")
+
+
+def test_f081_killed_at_every_step_of_the_end_of_a_slot(database: Database, tmp_path: Path) -> None:
+    stage = Stage(database, tmp_path)
+    stage.live_until("trigger", "TRIGGER")
+    stage.live_until("auto", "WAL")
+    with stage.writing():
+        stage.die_at(SLOTLESS, "slot.before_end")
+        with connect(database.dsn) as connection:
+            assert read_slot(connection, NAMES.slot) is not None
+        stage.die_at(SLOTLESS, "slot.after_end")
+        with connect(database.dsn) as connection:
+            assert read_slot(connection, NAMES.slot) is None
+    stage.settle(SLOTLESS)
 
 
 def test_f081_killed_at_every_step_of_drains_and_while_a_slot_begins(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psycopg
@@ -21,16 +22,20 @@ from tailrace.capture.hybrid.shadow import Shadow
 from tailrace.capture.hybrid.tables import HybridTables
 from tailrace.capture.hybrid.trouble import Trouble
 from tailrace.capture.hybrid.upkeep import TriggerUpkeep
+from tailrace.capture.leader import Leader
 from tailrace.capture.origin import Attachment
 from tailrace.capture.roll import Roll, check_membership, remake_publications, rolls_of
+from tailrace.capture.slot_end import EndedStream
 from tailrace.control.tracking import Mode, Tracked, read_tracked, set_mode
 from tailrace.errors import NotLeading, SourceError
 from tailrace.log import Header
 from tailrace.log.bases import newest_positions
 from tailrace.log.wanted import wanted_bases
+from tailrace.model import Lsn
 from tailrace.postgres.catalog import TableInfo, tables_matching
 from tailrace.postgres.lock_session import LockSession
 from tailrace.postgres.quote import SourceNames
+from tailrace.postgres.replication import ReplicationConnection
 from tailrace.postgres.selection import Selection
 from tailrace.postgres.session import Connection, connect
 from tailrace.postgres.slot import drop_slot, read_slot
@@ -292,6 +297,71 @@ def test_f082_a_late_leader_that_drains_leaves_the_slot_to_the_one_who_leads(
             wait_caught_up(leader, source)
             assert modes(source) == {"t": "WAL"}
     assert wanted_bases(store, newest_positions(store)) == {}
+
+
+def test_f082_the_end_of_a_slot_leaves_it_to_the_one_who_leads_by_now(
+    database: Database,
+    source: psycopg.Connection,
+    store: FileStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    take_up(database, source, store, "WAL")
+    hung, wake, ended = threading.Event(), threading.Event(), threading.Event()
+    end = Leader._end_slot
+
+    def end_late(leader: Leader) -> None:
+        leader._connection.close()
+        hung.set()
+        assert wake.wait(PATIENCE_S)
+        try:
+            end(leader)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(Leader, "_end_slot", end_late)
+    with Running(settings(database.dsn, hybrid=hybrid("trigger")), store) as late:
+        late.wait_until(hung.is_set)
+        with Running(settings(database.dsn, hybrid=hybrid("auto")), store) as leader:
+            leader.wait_until(lambda: modes(source) == {"t": "WAL"})
+            leader.wait_until(lambda: sender_pid(source) is not None)
+            before = sender_pid(source)
+            wake.set()
+            late.wait_until(ended.is_set)
+            assert sender_pid(source) == before
+            source.execute("INSERT INTO t VALUES (1, 'streamed')")
+            wait_caught_up(leader, source)
+            assert modes(source) == {"t": "WAL"}
+            assert wanted_bases(store, newest_positions(store)) == {}
+
+
+@pytest.mark.parametrize("use", ["published", "streamed"])
+def test_f082_a_slot_that_was_put_to_use_meanwhile_is_not_ended(
+    database: Database, source: psycopg.Connection, store: FileStore, conn: Connection, use: str
+) -> None:
+    """By one who has led in between, and does not any more."""
+    rules = {"public.t": "wal" if use == "published" else "trigger"}
+    with Running(settings(database.dsn, hybrid=hybrid("auto", tables=rules)), store) as capture:
+        capture.wait_for_stream()
+    stream, session = EndedStream(NAMES, 0, 1.0, lambda: None), LockSession(database.dsn)
+    with closing(session), closing(ReplicationConnection(database.dsn)) as other:
+        if use == "streamed":
+            other.start(NAMES.slot, [NAMES.buffers], Lsn(0))
+        assert not stream.drop_slot(session)
+        assert read_slot(conn, NAMES.slot) is not None
+
+
+def test_a_slot_ends_though_its_sender_lingers_for_a_moment(
+    database: Database, source: psycopg.Connection, store: FileStore, conn: Connection
+) -> None:
+    take_up(database, source, store, "TRIGGER")
+    sender = ReplicationConnection(database.dsn)
+    assert sender.try_lock(NAMES.slot)
+    sender.start(NAMES.slot, [NAMES.buffers], Lsn(0))
+    turns = iter([lambda: None, sender.close])
+    stream = EndedStream(NAMES, sender.pid, 10.0, lambda: next(turns, lambda: None)())
+    with closing(LockSession(database.dsn)) as session:
+        assert stream.drop_slot(session)
+    assert read_slot(conn, NAMES.slot) is None
 
 
 def test_f082_a_late_leader_makes_no_publication_anew(
