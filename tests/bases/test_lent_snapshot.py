@@ -12,9 +12,11 @@ import pytest
 from tailrace.capture.drains import drain
 from tailrace.capture.lent_snapshot import LentSnapshotHolder
 from tailrace.control.requests import ask, open_requests
+from tailrace.control.tracking import Mode, claim
 from tailrace.errors import SourceError
 from tailrace.log.bases import newest_bases
 from tailrace.log.wanted import WantedBase, want_base
+from tailrace.postgres.catalog import tables_matching
 from tailrace.postgres.server import insert_position
 from tailrace.postgres.snapshot import Patience
 from tailrace.storage import FileStore, Store
@@ -32,6 +34,8 @@ def conn(request: pytest.FixtureRequest, source_servers: Servers) -> Iterator[ps
         connection.execute("CREATE TABLE public.t (id int PRIMARY KEY, v text)")
         connection.execute("INSERT INTO t SELECT n, 'old' FROM generate_series(1, 2000) AS n")
         track(connection, "public.t")
+        (table,) = tables_matching(connection, ["public.t"])
+        claim(connection, table, source=SOURCE, mode=Mode.TRIGGER)
         yield connection
 
 

@@ -4,6 +4,11 @@ For each group: hold a snapshot that is exact as of a position P; read every str
 whether each table is still the one that the snapshot shows; put its base.json. A table that was
 rewritten or altered meanwhile starts again with another snapshot. If this process dies anywhere,
 what it has put is no base, and the table is simply taken again.
+
+A table with rows is published while others write it, and of who has begun to write it before then
+only the later rows are streamed. The snapshot waits for all who are open when it begins, and for
+nobody else. So it begins when the table is seen to be captured; if that has changed when it is
+there, the table starts again. What changes later leaves a mark after P, which asks for a new base.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from tailrace.bases.progress import BaseProgress
 from tailrace.bases.runner import Runner
 from tailrace.bases.watching import Limits
 from tailrace.capture.lent_snapshot import snapshot_holder
+from tailrace.control.captured import Tenure, tenures
 from tailrace.errors import ConfigError, SourceError, TailraceError
 from tailrace.failpoint import failpoint
 from tailrace.log import Reader, SourceIdentity, read_genesis
@@ -31,7 +37,7 @@ from tailrace.postgres.catalog import read_tables
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.replication import lock_key
 from tailrace.postgres.server import read_server
-from tailrace.postgres.session import Connection, source_error
+from tailrace.postgres.session import Connection, connect, source_error
 from tailrace.postgres.snapshot import Patience
 from tailrace.storage import Store
 
@@ -117,9 +123,12 @@ class BaseTaker:
                 if done := [TableResult(oid, str(oid)) for oid in oids if oid not in wanted]:
                     return done
                 chosen = _group(holder.session, oids)
+                before = tenures(holder.session, settings.names)
                 patience = Patience(limits.try_ms, limits.wait_s, self._wait, self._go_on)
                 snapshot = holder.hold(patience)
                 failpoint("base.after_snapshot")
+                crossed = self._crossed(chosen, before)
+                chosen = {oid: chosen[oid] for oid in chosen if oid not in crossed}
                 around = Surroundings(
                     dsn=settings.dsn,
                     store=self._store,
@@ -129,7 +138,8 @@ class BaseTaker:
                     show=self._show,
                     go_on=self._go_on,
                 )
-                results = self._read(Group(around, holder, snapshot), chosen)
+                results = self._read(Group(around, holder, snapshot), chosen) if chosen else []
+                results += crossed.values()
                 # While we are alone: another's unfinished parts are not ours to delete.
                 delete_unfinished(self._store, [each.oid for each in results])
             except psycopg.Error as error:
@@ -144,6 +154,22 @@ class BaseTaker:
             if self._stop.is_set():
                 raise
             return [TableResult(oid, name, error=error) for oid, name in chosen.items()]
+
+    def _crossed(
+        self, chosen: Mapping[int, str], before: Mapping[int, Tenure]
+    ) -> dict[int, TableResult]:
+        """The tables that have not been captured from before the snapshot until now."""
+        with connect(self._settings.dsn) as conn:
+            now = tenures(conn, self._settings.names)
+            living = {table.oid for table in read_tables(conn, list(chosen))}
+        crossed = {}
+        for oid, name in chosen.items():
+            if oid in living and (oid not in before or oid not in now or before[oid] != now[oid]):
+                why = "was published anew while a snapshot was made"
+                what = f"{name} {why if oid in now else 'is not captured'}"
+                error = SourceError(what, retry=oid in now)
+                crossed[oid] = TableResult(oid, name, error=error)
+        return crossed
 
     def _be_alone(self, conn: Connection) -> None:
         """Two at once would read everything twice. A session of ours that has just been closed is

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tailrace.control.tracking import Mode, read_tracked
 from tailrace.postgres.catalog import read_tables
@@ -34,3 +35,17 @@ def captured_tables(conn: Connection, names: SourceNames) -> list[CapturedTable]
     living = read_tables(conn, tracked)
     by_trigger = [CapturedTable(each.oid, each.qualified, tracked[each.oid]) for each in living]
     return sorted([*by_wal, *by_trigger], key=lambda each: each.name)
+
+
+Tenure: TypeAlias = tuple[int, int] | None
+"""Since when a table has been captured as it is: what its place in a publication is known by. None
+for triggers, which come and go while its writers are locked out, so that it does not matter.
+"""
+
+
+def tenures(conn: Connection, names: SourceNames) -> dict[int, Tenure]:
+    """That of each captured table, by oid; as long as it is the same, no change of the table was
+    left out in between.
+    """
+    published = {each.relation_oid: (each.oid, each.xmin) for each in published_tables(conn, names)}
+    return {each.oid: published.get(each.oid) for each in captured_tables(conn, names)}

@@ -48,7 +48,8 @@ class ShapedRows:
     @property
     def has_hash(self) -> NDArray[np.bool_]:
         """For each row whether it came with a hash of its key."""
-        return self.rows.own["key_hash"].kind[self.at] == TEXT
+        has_hash: NDArray[np.bool_] = self.rows.own["key_hash"].kind[self.at] == TEXT
+        return has_hash
 
     @property
     def lacks_hash(self) -> bool:
