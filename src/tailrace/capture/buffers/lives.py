@@ -94,12 +94,12 @@ def _there_before(steps: Sequence[Step], surplus: Counter[bytes]) -> list[bytes]
 
 
 class _Returns:
-    """Tells whether the image that a step has found may have been put back after it, by a trigger,
-    which is then recorded before it. The same is recorded if the trigger has put the image there
-    first, and the step is that of a later statement. If another change of the user's, of another
-    kind, is recorded between the two, it is a later statement. If the trigger has moved another row
-    there, that would have to be the very image of the row that was there; a row that goes on from
-    there always has it.
+    """Tells whether the image that a step has found was put back after it: as recorded, or by a
+    trigger, which is then recorded before it. The same is recorded if the trigger has put the image
+    there first, and the step is that of a later statement. If another change of the user's, of
+    another kind, is recorded between the two, it is a later statement. If the trigger has moved
+    another row there, that would have to be the very image of the row that was there; a row that
+    goes on from there always has it.
     """
 
     def __init__(self, steps: Sequence[Step]) -> None:
@@ -116,9 +116,11 @@ class _Returns:
         return any(self._is_by(maker, place) for maker in self._makers[self._steps[place].old])
 
     def _is_by(self, maker: int, place: int) -> bool:
+        if maker > place:
+            return True
         if self._steps[maker].is_move and not self._leads_to(place, maker):
             return False
-        return maker > place or maker > self._other_before[place]
+        return maker > self._other_before[place]
 
     def _leads_to(self, place: int, maker: int) -> bool:
         """Whether the row itself comes back, by way of the step `maker`."""
