@@ -36,7 +36,7 @@ def main() -> None:
     note = {"slot": source, "database": server.database, "mode": "drain"}
     tip = put_genesis(store, identity, Lsn.parse(row[0]), writer_id="bench", note=note)
     writer = Writer(store, tip, writer_id="bench", describe=describing(dsn, store))
-    translator = Translator(BufferShapes(dsn), unreadable=ask_for_base(dsn, store))
+    translator = Translator(BufferShapes(dsn), want_base=ask_for_base(dsn, store))
     with Drainer(dsn, store, TranslatingWriter(writer, translator), source=source) as drainer:
         say("ready")
         began, cpu_s, count, last_at = time.monotonic(), time.process_time(), 0, 0.0

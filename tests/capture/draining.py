@@ -53,7 +53,7 @@ def drainer(conn: psycopg.Connection, store: Store, writer_id: str = "one") -> I
     dsn = conn.info.dsn
     tip = begin_log(conn, store)
     writer = Writer(store, tip, writer_id=writer_id, describe=no_catalog)
-    translator = Translator(BufferShapes(dsn), unreadable=ask_for_base(dsn, store))
+    translator = Translator(BufferShapes(dsn), want_base=ask_for_base(dsn, store))
     with Drainer(dsn, store, TranslatingWriter(writer, translator), source=SOURCE) as drains:
         yield drains
 

@@ -76,10 +76,10 @@ def reshape(conn: psycopg.Connection, table: str) -> None:
 def translator(conn: psycopg.Connection) -> Translator:
     """One that knows the shapes of this database; a row that cannot be read fails the test."""
 
-    def unreadable(oid: int) -> None:
-        raise AssertionError(f"a row of table {oid} cannot be read")
+    def want_base(oid: int, reason: str) -> None:
+        raise AssertionError(f"table {oid} needs a base: {reason}")
 
-    return Translator(BufferShapes(conn.info.dsn), unreadable=unreadable)
+    return Translator(BufferShapes(conn.info.dsn), want_base=want_base)
 
 
 def _info(conn: psycopg.Connection, table: str) -> TableInfo:

@@ -182,7 +182,7 @@ class Leader:
         inserts_only = InsertsOnlyTables(self._duties.dsn, self._duties.selection)
         translator = Translator(
             BufferShapes(self._duties.dsn),
-            unreadable=ask_for_base(self._duties.dsn, self._store),
+            want_base=ask_for_base(self._duties.dsn, self._store),
             inserts_only=inserts_only,
         )
         writing = WritingThread(TranslatingWriter(writer, translator))

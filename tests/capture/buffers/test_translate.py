@@ -10,7 +10,9 @@ import numpy as np
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.sql import Identifier as Name
 
+from tailrace.capture.buffers import holding
 from tailrace.capture.buffers.shapes import BufferShapes
 from tailrace.capture.buffers.translate import Translator
 from tailrace.control.schema import migrate
@@ -163,11 +165,13 @@ def test_a_row_that_nobody_can_read_asks_for_a_new_base(conn: psycopg.Connection
         "VALUES (pg_current_xact_id(), 'I', 1, now(), '(2,y)')"
     )
     conn.execute(sql.SQL(insert).format(buffer(oid_of(conn, "public.t"))))
-    asked: list[int] = []
+    asked: list[tuple[int, str]] = []
     frames = without(slot.frames(), oid_of(conn, "public.t"), *control(conn))
-    translating = Translator(BufferShapes(conn.info.dsn), unreadable=asked.append)
+    translating = Translator(
+        BufferShapes(conn.info.dsn), want_base=lambda oid, why: asked.append((oid, why))
+    )
     assert [row["id"] for row in rows_of(translating.translate(frames))] == [1]
-    assert asked == [oid_of(conn, "public.t")]
+    assert [oid for oid, _ in asked] == [oid_of(conn, "public.t")]
 
 
 def test_rows_of_a_table_keep_their_shape_wherever_they_come_from(
@@ -430,3 +434,33 @@ def test_rows_that_wait_go_before_those_of_another_key(
         conn.execute("UPDATE t SET v = -v")
     found = folded(rows_of(in_parts(conn, slot, row_count)))
     assert found == dict(conn.execute("SELECT id, v FROM t").fetchall())
+
+
+@pytest.mark.parametrize(
+    ("body", "is_torn"),
+    [
+        ("INSERT INTO copies VALUES (NEW.id, NEW.v);", False),
+        ("UPDATE t SET v = v + 100 WHERE id = NEW.id + 20;", True),
+    ],
+)
+def test_rows_that_cannot_wait_for_their_order_ask_for_a_new_base(
+    conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, body: str, is_torn: bool
+) -> None:
+    monkeypatch.setattr(holding, "HELD_BYTES_MAX", 1000)
+    for table in ("t", "copies"):
+        conn.execute(sql.SQL("CREATE TABLE {} (id int PRIMARY KEY, v int)").format(Name(table)))
+        track(conn, f"public.{table}")
+    conn.execute(TOUCHING.format(body, "INSERT"))
+    slot = Slot.create(conn)
+    conn.execute("INSERT INTO t SELECT n, n FROM generate_series(1, 60) AS n")
+    tables = [oid_of(conn, "public.t"), oid_of(conn, "public.copies")]
+    frames = without(slot.frames(), *tables, *control(conn))
+    asked: list[int] = []
+    shapes = BufferShapes(conn.info.dsn)
+    translating = Translator(shapes, want_base=lambda oid, _: asked.append(oid))
+    pieces = [translating.translate_part(part) for part in parts_of(frames, 7)]
+    made = Frames.concat(
+        [*pieces, translating.end_part(), frames.slice(len(frames) - 1, len(frames))]
+    )
+    assert len(rows_of(made)) == (100 if is_torn else 120)
+    assert set(asked) == ({tables[0]} if is_torn else set())

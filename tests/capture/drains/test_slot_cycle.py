@@ -82,7 +82,7 @@ def stream(conn: psycopg.Connection, store: Store) -> Lsn:
     ).fetchall()
     writer = Writer(store, tip, writer_id="stream", describe=no_catalog)
     dsn = conn.info.dsn
-    translator = Translator(BufferShapes(dsn), unreadable=ask_for_base(dsn, store))
+    translator = Translator(BufferShapes(dsn), want_base=ask_for_base(dsn, store))
     to = TranslatingWriter(writer, translator)
     head = bytes(WAL_HEADER_BYTES - 9)
     messages = [b"w" + lsn.to_bytes(8, "big") + head + data for lsn, data in rows]

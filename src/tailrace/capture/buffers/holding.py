@@ -27,8 +27,8 @@ from tailrace.postgres.frames import Frames
 from tailrace.postgres.pgoutput import Tag
 
 HELD_BYTES_MAX: Final = 64 << 20
-"""More than this does not wait: a trigger that changes so many rows deletes or copies them, and
-does not change them twice.
+"""More than this does not wait. A trigger that changes so many rows nearly always deletes or copies
+them, and changes none twice; if it does, the order of that row cannot be told any more.
 """
 
 
@@ -61,6 +61,8 @@ class Holding:
     def __init__(self) -> None:
         self._tables: dict[int, _Waiting] = {}
         self._places: dict[int, NDArray[np.intp]] = {}
+        # By table: the keys of rows that could not wait until the end.
+        self._gone: dict[int, TouchedKeys] = {}
 
     @property
     def is_full(self) -> bool:
@@ -102,14 +104,34 @@ class Holding:
         self._places = {}
         return places
 
+    def make_room(self) -> Frames:
+        """All that waits, though the transaction goes on; the keys of that are remembered."""
+        for oid, waiting in self._tables.items():
+            self._gone[oid] = waiting.keys.joined(self._gone.get(oid, TouchedKeys.none()))
+        return self._take(list(self._tables))
+
+    def is_torn(self, oid: int, groups: Sequence[ShapedRows]) -> bool:
+        """Whether one of these rows may belong before one that had to go; said once of a table."""
+        gone = self._gone.get(oid)
+        if gone is None:
+            return False
+        recorded = np.argsort(np.concatenate([group.places for group in groups]), kind="stable")
+        is_torn = read_touched(groups, recorded).touch(gone)
+        if is_torn:
+            del self._gone[oid]
+        return is_torn
+
     def release(self, oids: Iterable[int] | None = None) -> Frames:
         """All that waits of these tables, or of all, each in the order recorded; nothing of them
         does any more.
         """
-        chosen = (
-            list(self._tables) if oids is None else [oid for oid in oids if oid in self._tables]
-        )
-        return Frames.concat([self._tables.pop(oid).frames.take() for oid in chosen])
+        if oids is None:
+            self._gone = {}
+            return self._take(list(self._tables))
+        return self._take([oid for oid in oids if oid in self._tables])
+
+    def _take(self, oids: Sequence[int]) -> Frames:
+        return Frames.concat([self._tables.pop(oid).frames.take() for oid in oids])
 
 
 def _key_columns(group: ShapedRows) -> tuple[str, ...]:

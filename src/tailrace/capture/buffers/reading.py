@@ -33,8 +33,12 @@ class Shapes(Protocol):
         """The shape of a row that fitted none, by the form that it has instead."""
 
 
-Unreadable: TypeAlias = Callable[[int], None]
-"""Told the oid of a table of which a row cannot be read by anyone: it needs a new base."""
+WantBase: TypeAlias = Callable[[int, str], None]
+"""Told the oid of a table that needs a new base, because the log cannot have some of its changes as
+they were made, and why.
+"""
+
+_UNREADABLE: Final = "a row was buffered while the table was altered, and cannot be read"
 
 InsertsOnly: TypeAlias = Callable[[Relation], bool]
 """Whether updates and deletes of a table are not wanted; asked only if there are some."""
@@ -54,10 +58,10 @@ class BufferReading:
     """Follows the Relation frames of buffers on one connection."""
 
     def __init__(
-        self, shapes: Shapes, *, unreadable: Unreadable, inserts_only: InsertsOnly | None
+        self, shapes: Shapes, *, want_base: WantBase, inserts_only: InsertsOnly | None
     ) -> None:
         self._shapes = shapes
-        self._unreadable = unreadable
+        self._want_base = want_base
         self._inserts_only = inserts_only
         self._known: dict[tuple[int, str], BufferShape] = {}
         self._layouts: dict[int, BufferLayout] = {}
@@ -119,7 +123,7 @@ class BufferReading:
         for said, at in rows.grouped("shape"):
             shape = self._shape(oid, said.decode())
             if shape is None:
-                self._unreadable(oid)
+                self._want_base(oid, _UNREADABLE)
                 splice.leave_out(places[at].tolist())
             elif shape.row is None:
                 yield ShapedRows(rows, at, places[at], shape)

@@ -87,17 +87,18 @@ class InsertsOnlyTables:
             conn.close()
 
 
-def ask_for_base(dsn: str, store: Store) -> Callable[[int], None]:
-    """What to do about a row that nobody can read: its table gets a new base, as of later."""
+def ask_for_base(dsn: str, store: Store) -> Callable[[int, str], None]:
+    """What to do about changes that the log cannot have as they were made: their table gets a new
+    base, as of later.
+    """
 
-    def ask(oid: int) -> None:
+    def ask(oid: int, reason: str) -> None:
         try:
             with connect(dsn) as conn:
                 position = insert_position(conn)
         except psycopg.Error as error:
             raise source_error(error) from error
         era = Reader(store).tip().source.era
-        reason = "a row was buffered while the table was altered, and cannot be read"
         want_base(store, WantedBase(oid, Lsn.of(position, era=era), reason))
         logger.warning("table needs a new base oid=%d reason=%s", oid, reason)
 

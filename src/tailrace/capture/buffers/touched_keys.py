@@ -34,6 +34,11 @@ class TouchedKeys:
     def __len__(self) -> int:
         return len(self.texts)
 
+    def joined(self, others: TouchedKeys) -> TouchedKeys:
+        """These and others."""
+        texts = pc.unique(pa.concat_arrays([self.texts, others.texts]))
+        return TouchedKeys(texts, np.union1d(self.hashes, others.hashes))
+
 
 @dataclass(frozen=True, slots=True)
 class TouchingRows:
@@ -46,6 +51,11 @@ class TouchingRows:
     hashed: NDArray[np.int64]
     texts: Array
     hashes: NDArray[np.int64]
+
+    def touch(self, keys: TouchedKeys) -> bool:
+        """Whether any row touches one of these."""
+        is_one = pc.is_in(self.texts, value_set=keys.texts).to_numpy(zero_copy_only=False)
+        return bool(is_one.any() or np.isin(self.hashes, keys.hashes).any())
 
     def waiting(
         self, is_deep: NDArray[np.bool_], known: TouchedKeys

@@ -26,7 +26,7 @@ from tailrace.capture.buffers.reading import (
     Heard,
     InsertsOnly,
     Shapes,
-    Unreadable,
+    WantBase,
     relations_in,
 )
 from tailrace.capture.buffers.splicing import Splice
@@ -34,15 +34,17 @@ from tailrace.postgres.frames import BUFFERED, Frames
 from tailrace.postgres.pgoutput import Tag
 
 _ROW_BYTES_MIN: Final = 8
+_TORN: Final = "triggers of the application changed too many rows at once to put them in order"
 
 
 class Translator:
     """Follows the stream of one connection, run by run."""
 
     def __init__(
-        self, shapes: Shapes, *, unreadable: Unreadable, inserts_only: InsertsOnly | None = None
+        self, shapes: Shapes, *, want_base: WantBase, inserts_only: InsertsOnly | None = None
     ) -> None:
-        self._reading = BufferReading(shapes, unreadable=unreadable, inserts_only=inserts_only)
+        self._reading = BufferReading(shapes, want_base=want_base, inserts_only=inserts_only)
+        self._want_base = want_base
         # By table: the Relation frame that Postgres sent last, and the one that the log has last.
         self._streamed: dict[int, bytes] = {}
         self._logged: dict[int, bytes] = {}
@@ -66,7 +68,9 @@ class Translator:
 
     def _translate_waiting(self, frames: Frames) -> Frames:
         done = self._translate(frames, self._holding)
-        return Frames.concat([done, self.end_part()]) if self._holding.is_full else done
+        if not self._holding.is_full:
+            return done
+        return Frames.concat([done, self._translate(self._holding.make_room(), None)])
 
     def end_part(self) -> Frames:
         """What has waited for the end of that transaction."""
@@ -94,6 +98,8 @@ class Translator:
             return self._translate(Frames.concat([holding.release(ended), frames]), holding)
         news: dict[int, Announcement] = defaultdict(Announcement)
         for oid, groups in tables.items():
+            if holding is not None and holding.is_torn(oid, groups):
+                self._want_base(oid, _TORN)
             now = groups if holding is None else holding.hold(oid, groups)
             if now:
                 _replace(now, splice, news[oid], len(frames))

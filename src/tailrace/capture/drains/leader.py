@@ -176,7 +176,7 @@ class DrainLeader:
         inserts_only = InsertsOnlyTables(duties.dsn, duties.selection)
         translator = Translator(
             BufferShapes(duties.dsn),
-            unreadable=ask_for_base(duties.dsn, self._store),
+            want_base=ask_for_base(duties.dsn, self._store),
             inserts_only=inserts_only,
         )
         housekeeping = Housekeeping(

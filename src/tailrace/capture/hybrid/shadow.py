@@ -150,7 +150,7 @@ class Shadow:
         tags = frames.tags
         is_frame = (tags == Tag.BEGIN) | (tags == Tag.COMMIT)
         # Each read describes all tables again, and so each needs a translator of its own.
-        translator = Translator(self._shapes, unreadable=self._unreadable.add)
+        translator = Translator(self._shapes, want_base=lambda oid, _: self._unreadable.add(oid))
         translated = translator.translate(frames.select(is_buffered | is_frame))
         if self._unreadable:
             return "a buffered row cannot be read: the table was altered beside its writer"
