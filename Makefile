@@ -32,7 +32,7 @@ test: setup ## Run every test
 unit: setup ## Run the quick tests that need no server
 	@$(BIN)/python -m pytest --numprocesses 2 -m "not server and not slow" --hypothesis-profile quick
 
-soak: setup ## Writers against everything, with kills, hand-overs and bad sinks: make soak SECONDS=3600
+soak: setup ## Writers against everything, with kills, cuts, replays and bad sinks: make soak SECONDS=3600
 	@HUGE_ROWS=5000000 PATIENCE_S=900 $(BIN)/python -m pytest -q -o timeout=1800 \
 		tests/capture/test_flow.py -k f045
 	@$(BIN)/python -m tests.oracle.handover 1 50
