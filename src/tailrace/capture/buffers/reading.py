@@ -88,7 +88,7 @@ class BufferReading:
         oids: NDArray[np.int64],
         splice: Splice,
     ) -> dict[int, list[ShapedRows]]:
-        """The buffered rows by table; the layouts in force move on."""
+        """The buffered rows by table, of those that have any; the layouts in force move on."""
         tables: dict[int, list[ShapedRows]] = defaultdict(list)
         known = {*self._layouts, *(each.oid for each in heard if each.layout)}
         for buffer in known & {*np.unique(oids).tolist(), *(each.oid for each in heard)}:
@@ -104,7 +104,7 @@ class BufferReading:
                         found = self._by_shape(frames, piece, layout, splice)
                         wanted = (self._wanted(group, splice) for group in found)
                         tables[layout.table_oid] += (group for group in wanted if len(group.at))
-        return tables
+        return {oid: groups for oid, groups in tables.items() if groups}
 
     def _wanted(self, group: ShapedRows, splice: Splice) -> ShapedRows:
         """The rows without those that the table would not have sent through its publication."""
