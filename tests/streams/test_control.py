@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -42,9 +43,9 @@ from tailrace.streams.place import Wish
 from tailrace.streams.record import StreamRecord
 from tailrace.streams.replay.keys import Keys
 from tailrace.streams.taken import Taken
-from tests.capture.running import wait_until
+from tests.capture.running import PATIENCE_S, wait_until
 from tests.log.making import begin
-from tests.proxy import Pooler
+from tests.proxy import Pooler, Proxy
 from tests.server import Database
 
 SOURCE: Final = "tailrace_main"
@@ -417,3 +418,48 @@ def test_f083_a_pooler_is_not_taken_for_postgres(
             assert "pooler" in node.control._said
             # One that comes between while streams flow stops none: the epoch fences who else does.
             assert node.leads("lake")
+
+
+@contextmanager
+def freezable(database: Database) -> Iterator[tuple[str, Proxy]]:
+    """A way to the server that can stop carrying its answers."""
+    port = int(conninfo_to_dict(database.tcp_dsn)["port"] or 0)
+    with Proxy(port) as proxy:
+        yield make_conninfo(database.tcp_dsn, port=proxy.port, sslmode="disable"), proxy
+
+
+def is_done_in_time(act: Callable[[], None]) -> bool:
+    """Whether it comes to its end by itself."""
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    return not thread.is_alive()
+
+
+def test_a_server_that_does_not_answer_holds_up_no_end(
+    database: Database, conn: psycopg.Connection, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "STOP_S", 0.5)
+    with freezable(database) as (dsn, proxy):
+        node = Node(dsn, store, sender_timeout_s=120)
+        conn.execute(INSERT, ("orders", ["public.orders"], Jsonb({"type": "memory"})))
+        node.control.start(node.placed)
+        wait_until(lambda: node.leads("orders"))
+        proxy.faults.frozen = True
+        assert is_done_in_time(node.control.stop)
+
+
+def test_a_server_that_does_not_answer_holds_up_no_beginning(
+    database: Database, conn: psycopg.Connection, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "STOP_S", 0.5)
+    monkeypatch.setattr(control, "ANSWER_S", 0.5)
+    with freezable(database) as (dsn, proxy):
+
+        def freeze(_: object) -> None:
+            proxy.faults.frozen = True
+
+        monkeypatch.setattr(control, "refuse_pooler", freeze)
+        node = Node(dsn, store, LAKE, sender_timeout_s=120)
+        assert is_done_in_time(partial(node.control.start, node.placed))
+        assert is_done_in_time(node.control.stop)

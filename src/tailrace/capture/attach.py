@@ -22,7 +22,7 @@ import psycopg
 
 from tailrace.capture.footing import carries_buffers
 from tailrace.capture.news import News
-from tailrace.capture.origin import Attachment, check_source, claim, recovered_tip
+from tailrace.capture.origin import Attachment, check_source, claim, drop_left_over, recovered_tip
 from tailrace.capture.roll import (
     Roll,
     buffer_roll,
@@ -40,7 +40,7 @@ from tailrace.postgres.detection import must_be_logical
 from tailrace.postgres.publication import drop_publication
 from tailrace.postgres.server import Server, read_server
 from tailrace.postgres.session import source_error
-from tailrace.postgres.slot import SlotState, create_slot, drop_slot, read_slot
+from tailrace.postgres.slot import SlotState, create_slot, read_slot
 from tailrace.postgres.slot_proof import can_decode, have_ended, open_until
 
 logger = logging.getLogger(__name__)
@@ -77,8 +77,7 @@ def _begin(to: Attachment, server: Server, slot: SlotState | None) -> Tip:
     must_be_logical(server)
     claim(to, server, slot)
     failpoint("attach.after_intent")
-    # Nobody streams before there is a genesis: if one does, we do not lead any more.
-    drop_slot(to.conn, to.names.slot, ends_sender=False)
+    drop_left_over(to)
     for roll in _rolls(to, with_buffers=True):
         drop_publication(to.conn, roll.publication)
     for roll in _rolls(to, with_buffers=to.with_buffers):
@@ -124,7 +123,7 @@ def _make_slot(to: Attachment) -> Lsn:
         if _is_sound(to, news):
             return start
         logger.warning("slot cannot decode what was open while it was made, making another")
-        drop_slot(to.conn, to.names.slot, ends_sender=False)
+        drop_left_over(to)
 
 
 def _is_sound(to: Attachment, news: News) -> bool:

@@ -7,6 +7,8 @@ the next one knows that what is found there may be dropped and made again.
 from __future__ import annotations
 
 import json
+import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,11 +20,16 @@ from tailrace.postgres.publication import fingerprint
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.server import Server, wal_position
 from tailrace.postgres.session import Connection
-from tailrace.postgres.slot import SlotState
+from tailrace.postgres.slot import SlotState, drop_slot
 from tailrace.storage import ObjectExists, ObjectMissing, Store
+
+logger = logging.getLogger(__name__)
 
 BUFFERS: Final = "buffers"
 """In the note of a genesis: the publication of buffers, which is made before any slot."""
+
+LEFT_OVER_WAIT_S: Final = 30.0
+_POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +80,26 @@ def claim(to: Attachment, server: Server, slot: SlotState | None) -> None:
                 hint="choose another source.name, or run `tailrace teardown`",
             )
     _put_intent(to, server)
+
+
+def drop_left_over(to: Attachment) -> None:
+    """Drop a slot whose making has come to nothing. Who died at that is still at it on the server,
+    until it has waited for whom it waits for. Nobody streams from such a slot: if it stays in use,
+    we do not lead any more. Raises SourceError.
+    """
+    deadline, is_said = time.monotonic() + LEFT_OVER_WAIT_S, False
+    while True:
+        to.go_on()
+        try:
+            drop_slot(to.conn, to.names.slot, ends_sender=False)
+            return
+        except SourceError as error:
+            if not error.retry or time.monotonic() >= deadline:
+                raise
+            if not is_said:
+                logger.warning("%s, which is waited for", error)
+                is_said = True
+        time.sleep(_POLL_S)
 
 
 def require_own(to: Attachment, server: Server) -> None:

@@ -51,6 +51,9 @@ TURN_S: Final = 1.0
 ANSWER_S: Final = 20.0
 """How long the database may take for a turn."""
 
+STOP_S: Final = 5.0
+_POLL_S: Final = 0.1
+
 
 class Control:
     """One pipeline's thread; `wishes` may be read by any."""
@@ -74,12 +77,14 @@ class Control:
         self._leadership = Leadership(source)
         self._fenced: SimpleQueue[Wish] = SimpleQueue()
         self._session: LockSession | None = None
+        self._opening: LockSession | None = None
         self._backoff = Backoff(Random())
         self._replays = ReplaysBySql(store, source)
         observer = Observer(Reader(store), node=self.node, slot_is_lost=lambda: self.is_slot_lost)
         self._reports = Reports(observer, source=source)
         self._said = ""
         self._stop = threading.Event()
+        self._has_looked = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tailrace-control", daemon=True)
         self._places: Callable[[], Sequence[Delivering]] = list
         self._step_at = time.monotonic()
@@ -91,23 +96,24 @@ class Control:
         """What is wished of each stream, as far as it is known."""
 
     def start(self, places: Callable[[], Sequence[Delivering]]) -> None:
-        """Begin. The first turn is made at once, so that streams begin with what it finds."""
+        """Begin. The first turn is waited for, so that streams begin with what it finds."""
         self._places = places
         self._known.begin()
-        self._step()
         self._thread.start()
+        while self._thread.is_alive() and not self._has_looked.wait(_POLL_S):
+            self.wake()
 
     def stop(self) -> None:
-        """Give the locks back, so that others take over at once."""
+        """Give the locks back, so that others take over at once; a server that does not answer is
+        not waited for.
+        """
         self._stop.set()
+        if self._thread.ident is None:
+            return
+        self._thread.join(STOP_S)
         if self._thread.is_alive():
-            self._thread.join(TURN_S * 5)
-        session, self._session = self._session, None
-        if session is not None:
-            with suppress(TailraceError, psycopg.Error):
-                if has_streams(session.conn):
-                    self._reports.take_leave(session.conn, self._reportable())
-            session.close()
+            self._hang_up()
+            self._thread.join(STOP_S)
 
     def leads(self, name: str) -> bool:
         """Whether a stream is delivered here."""
@@ -119,8 +125,13 @@ class Control:
 
     def wake(self) -> None:
         """End a session that does not answer any more, as one behind a cut does."""
-        session = self._session
-        if session is not None and time.monotonic() - self._step_at > ANSWER_S:
+        if time.monotonic() - self._step_at > ANSWER_S:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        """Whatever waits for an answer gets an error."""
+        session = self._session or self._opening
+        if session is not None:
             with (
                 suppress(OSError, psycopg.Error),
                 socket.socket(fileno=os.dup(session.conn.fileno())) as end,
@@ -150,6 +161,14 @@ class Control:
     def _run(self) -> None:
         while not self._stop.is_set():
             self._step()
+        if self._session is not None:
+            self._leave(self._session)
+
+    def _leave(self, session: LockSession) -> None:
+        with suppress(TailraceError, psycopg.Error):
+            if has_streams(session.conn):
+                self._reports.take_leave(session.conn, self._reportable())
+        session.close()
 
     def _step(self) -> None:
         self._step_at = time.monotonic()
@@ -161,20 +180,22 @@ class Control:
             self._publish()
             self._backoff.reset()
             self._said = ""
-            if self._thread.is_alive():
-                # Wakes up for a word; else a second later.
-                list(self._session.conn.notifies(timeout=TURN_S, stop_after=1))
+            self._has_looked.set()
+            # Wakes up for a word; else a second later.
+            list(self._session.conn.notifies(timeout=TURN_S, stop_after=1))
         except (TailraceError, psycopg.Error, OSError) as error:
             self._lost(error)
 
     def _connect(self) -> None:
-        session = self._open_session()
+        session = self._opening = self._open_session()
         try:
             refuse_pooler(session.conn)
+            session.conn.execute(statement("LISTEN {}", identifier(STREAMS_CHANNEL)))
         except BaseException:
             session.close()
             raise
-        session.conn.execute(statement("LISTEN {}", identifier(STREAMS_CHANNEL)))
+        finally:
+            self._opening = None
         self._session = session
 
     def _lost(self, error: Exception) -> None:
@@ -185,12 +206,12 @@ class Control:
         else:
             self._leadership.presume(self._known.streams)
         self._publish()
+        self._has_looked.set()
         text = str(error).partition("\n")[0]
         if text != self._said and not self._stop.is_set():
             self._said = text
             logger.warning("streams flow on without the control schema error=%s", text)
-        if self._thread.is_alive():
-            self._stop.wait(self._backoff.next_s())
+        self._stop.wait(self._backoff.next_s())
 
     def _turn(self, session: LockSession) -> None:
         session.ping()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import psycopg
 
 from tailrace.capture.footing import DRAINS, MODE, is_drained
-from tailrace.capture.origin import Attachment, check_source, claim, recovered_tip
+from tailrace.capture.origin import Attachment, check_source, claim, drop_left_over, recovered_tip
 from tailrace.errors import SourceError
 from tailrace.failpoint import failpoint
 from tailrace.log import Header, SourceIdentity, Tip, put_genesis, read_genesis
@@ -22,7 +22,7 @@ from tailrace.model import Lsn
 from tailrace.postgres.publication import drop_publication
 from tailrace.postgres.server import Server, read_server
 from tailrace.postgres.session import Connection, source_error
-from tailrace.postgres.slot import drop_slot, read_slot
+from tailrace.postgres.slot import read_slot
 
 logger = logging.getLogger(__name__)
 
@@ -54,8 +54,7 @@ def attach_drains(to: Attachment) -> Drained:
 def _begin(to: Attachment, server: Server) -> Tip:
     claim(to, server, read_slot(to.conn, to.names.slot))
     failpoint("drain.after_intent")
-    # Nobody streams before there is a genesis: if one does, we do not lead any more.
-    drop_slot(to.conn, to.names.slot, ends_sender=False)
+    drop_left_over(to)
     for publication in (to.names.publication, to.names.inserts, to.names.buffers):
         drop_publication(to.conn, publication)
     source = SourceIdentity(str(server.system_id), server.timeline)

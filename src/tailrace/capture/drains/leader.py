@@ -30,7 +30,7 @@ from tailrace.capture.leader import JOIN_TIMEOUT_S, Settings, describing
 from tailrace.capture.membership import refuse
 from tailrace.capture.metrics import Metrics
 from tailrace.capture.news import News
-from tailrace.capture.origin import Attachment
+from tailrace.capture.origin import Attachment, drop_left_over
 from tailrace.capture.roll import (
     buffer_roll,
     check_membership,
@@ -52,7 +52,6 @@ from tailrace.postgres.lock_session import LockSession
 from tailrace.postgres.publication import drop_publication
 from tailrace.postgres.server import insert_position, read_server
 from tailrace.postgres.session import Connection, connect
-from tailrace.postgres.slot import drop_slot
 from tailrace.postgres.snapshot import Patience
 from tailrace.storage import Store
 
@@ -138,7 +137,7 @@ class DrainLeader:
         # Beside a log that is drained, a slot is left from a beginning that died; or it is that of
         # the one who leads by now.
         must_lead(conn, duties.names.slot, self._session.pid)
-        drop_slot(conn, duties.names.slot, ends_sender=False)
+        drop_left_over(to)
         if read_server(conn).may_create:
             buffers, pid = buffers_of(conn, duties.names.slot), self._session.pid
             remake_publications(conn, self._store, duties.names, buffers, leader_pid=pid)
