@@ -37,7 +37,6 @@ from tests.capture.running import (
     Running,
     confirmed,
     is_published,
-    process,
     settings,
     wait_caught_up,
     wait_until,
@@ -403,27 +402,6 @@ def test_f025_capture_that_waits_for_a_transaction_stops_when_told(
     wait_until(lambda: _slot_count(source) == 0)
     with Running(capture.told, store) as again:
         again.wait_for_stream()
-
-
-def test_f030_a_slot_that_a_dead_capture_is_still_making_is_waited_for(
-    database: Database,
-    source: psycopg.Connection,
-    store: FileStore,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    told = settings(database.dsn)
-    with database.connect() as forgetful, caplog.at_level(logging.WARNING):
-        forgetful.execute("BEGIN")
-        forgetful.execute("CREATE TABLE half_made (a int)")
-        with process(told, store.url, tmp_path / "said.txt") as first:
-            first.wait_until(lambda: _waits_for(source, forgetful))
-            first.kill()
-        with Running(told, store) as capture:
-            capture.wait_until(lambda: "which is waited for" in caplog.text)
-            forgetful.execute("ROLLBACK")
-            capture.wait_for_stream()
-    assert _slot_count(source) == 1
 
 
 def _slot_count(connection: psycopg.Connection) -> int:

@@ -298,3 +298,27 @@ def test_leader_and_standby_outlive_a_restart_of_postgres(
                 leader = first if first.value("leader") else second
                 wait_caught_up(leader, connection)
                 assert_equal(store, connection, "public.t")
+
+
+def test_f030_a_slot_that_a_dead_capture_is_still_making_is_waited_for(
+    database: Database,
+    source: psycopg.Connection,
+    store: FileStore,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told = settings(database.dsn)
+    is_made = "SELECT count(*) FROM pg_replication_slots WHERE active"
+    with database.connect() as forgetful, caplog.at_level(logging.WARNING):
+        forgetful.execute("BEGIN")
+        forgetful.execute("CREATE TABLE half_made (a int)")
+        with process(told, store.url, tmp_path / "said.txt") as first:
+            first.wait_until(lambda: source.execute(is_made).fetchone() == (1,))
+            first.kill()
+        with Running(told, store) as capture:
+            capture.wait_until(lambda: "which is waited for" in caplog.text)
+            forgetful.execute("ROLLBACK")
+            capture.wait_for_stream()
+            source.execute("INSERT INTO t VALUES (1, 'a')")
+            wait_caught_up(capture, source)
+    assert_equal(store, source, "public.t")

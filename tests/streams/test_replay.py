@@ -252,6 +252,31 @@ def test_f096_messages_are_sent_again_in_order_with_a_mark_and_in_their_own_shap
             _forget(log.store)
 
 
+def test_replay_to_a_queue_is_in_batches_between_which_it_can_be_ended(
+    log: MadeLog, orders: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tailrace.streams.replay.run.MESSAGES_MAX", 10)
+    monkeypatch.setattr("tailrace.streams.replay.run.CANCEL_S", 0.0)
+    log.insert(orders, 1, 60)
+    with webhook() as queue:
+        flow = Replayed(log.store, hook(queue, log.store, "plain"))
+        flow.go_on()
+        live, shares = len(_changes(queue)), []
+
+        def look() -> None:
+            progress = flow.replays.progress(STREAM)
+            assert progress is not None
+            shares.append(progress.change_count)
+            if len(shares) == 3:
+                flow.replays.cancel(STREAM)
+
+        flow.before_batch = look
+        outcome = flow.replay(time_of(1))
+        assert (outcome.state, outcome.change_count) == ("cancelled", 30)
+        assert shares == [0, 10, 20]
+        assert len(_changes(queue)) == live + 30
+
+
 def _changes(queue: WebhookQueue) -> list[dict[str, Any]]:
     """Without what a load sends."""
     return [m for m in queue.received() if m["op"] not in ("t", "r", "truncate", "read")]

@@ -139,7 +139,8 @@ def _must_have_begun(store: Store, stream: str) -> None:
     known = [name for name in reader_positions(store) if name == stream_of(name)]
     if stream not in known:
         hint = f"one of: {', '.join(known)}" if known else "no stream has"
-        raise ConfigError(f"stream {stream} has delivered nothing yet", hint=hint)
+        what = f"there is no stream {stream}, or it has delivered nothing yet"
+        raise ConfigError(what, hint=hint)
 
 
 def _say_what_it_would_be(settings: Config, store: Store, request: Request) -> None:

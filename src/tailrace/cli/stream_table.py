@@ -47,7 +47,8 @@ def table_of(rows: Sequence[StreamRow]) -> Table:
         table.add_row(
             Text(row.name),
             Text(row.status, style=_STYLES.get(row.status, "yellow")),
-            show_size(lag) if isinstance(lag, int) else "",
+            # Nobody measures that of a paused one: it is what it was when it was paused.
+            show_size(lag) if isinstance(lag, int) and not row.paused else "",
             Text(", ".join(row.definition.tables)),
             Text(str(row.definition.sink.get("type", ""))),
             Text(row.origin),

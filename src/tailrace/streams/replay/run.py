@@ -59,6 +59,12 @@ CANCEL_S: Final = 1.0
 """How often to look whether somebody wants it to end."""
 
 
+MESSAGES_MAX: Final = 10_000
+"""So many messages are a batch of a replay to a queue: it can be ended between two of them, and is
+seen to get on, though a queue may take seconds for as many.
+"""
+
+
 class Stopped(Exception):
     """Told to stop: the next process goes on."""
 
@@ -165,7 +171,8 @@ class Replaying:
         if delivery.delivered.position < window.end:
             is_chosen_there = flow is not None and sink.holds is Holds.ROWS
             read = replace(window, between_us=None) if is_chosen_there else window
-            options = self._options(request, read, delivery, at, selection)
+            most = MESSAGES_MAX if sink.holds is Holds.MESSAGES else NO_LIMIT
+            options = self._options(request, read, delivery, at, selection, most)
             watch = _Watch(Replays(self.store), request, stop)
             with closing(self.read(self.store, options, watch)) as batches:
                 for batch in batches:
@@ -215,15 +222,16 @@ class Replaying:
         delivery: Delivery,
         at: Resume,
         selection: Selection,
+        changes_max: int,
     ) -> PackedOptions:
         tables = [(table.oid, table.qualified, table.position) for table in delivery.tables]
-        changes_max = self.stream.changes_max or NO_LIMIT
+        limits = [changes_max, self.stream.changes_max, request.rate]
         return PackedOptions(
             log=self.store.url,
             tables=tuple(ReadTable(*table) for table in tables),
             start=delivery.delivered.position,
             first_end=at.first_end,
-            changes_max=min(changes_max, request.rate or NO_LIMIT),
+            changes_max=min(each for each in limits if each),
             bytes_max=self.stream.bytes_max or BATCH_BYTES,
             selection=selection,
             end=window.end,
