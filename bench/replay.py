@@ -68,12 +68,17 @@ def _line(mode: str, pairs: list[tuple[Reading, Reading]]) -> Line:
     )
 
 
+def _has_begun(replays: Replays) -> bool:
+    request = replays.current(_STREAM)
+    return request is not None and replays.window(request) is not None
+
+
 def _replay(log: Path, warm: Backlog, backlog: Backlog) -> Reading:
     replays = Replays(open_store(log.as_uri()))
     since, until = Offset.whole(warm.end), Offset.whole(backlog.end)
     request = Request.new(_STREAM, since, until, now=datetime.now(UTC))
     replays.ask(request)
-    while not (replays.window(request) or replays.outcome(request)):
+    while not (_has_begun(replays) or replays.outcome(request)):
         time.sleep(_POLL_S)
     began = time.monotonic()
     while (outcome := replays.outcome(request)) is None:

@@ -22,13 +22,13 @@ SLOT = "tailrace_main"
 def test_a_store_that_is_slow_to_tell_its_tip_does_not_cost_the_lock(
     database: Database, source: psycopg.Connection, store: FileStore
 ) -> None:
-    told = settings(database.dsn, sender_timeout_s=1)
+    told = settings(database.dsn, sender_timeout_s=3)
     with Running(told, store) as first:
         first.wait_for_stream()
 
     def be_slow(what: str, key: str) -> None:
         if what in ("get", "list") and not capture.value("received_lsn"):
-            time.sleep(0.5)
+            time.sleep(1.5)
 
     # Six looks at the store take three times as long as the server keeps an idle session.
     capture = Running(told, WatchedStore(store, before=be_slow))

@@ -8,6 +8,7 @@ from typing import Final
 
 import psycopg
 import pytest
+from deltalake import DeltaTable
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from psycopg.types.json import Jsonb
@@ -90,7 +91,7 @@ def test_f106_streams_of_sql_begin_pause_resume_stop_and_end_each_on_its_own(
             conn.execute(INSERT, (name, Jsonb({"type": "memory"})))
         status("lake", Status.HEALTHY)
         wait_until(
-            lambda: (tmp_path / "lake" / "public" / "orders").exists() and delivered(),
+            lambda: DeltaTable.is_deltatable(str(tmp_path / "lake/public/orders")) and delivered(),
             patience_s=PATIENCE_S,
         )
         status("down", Status.FAILOVER)
@@ -221,8 +222,11 @@ def test_f082_a_stream_that_another_takes_is_left_to_it_and_taken_back_with_the_
     control = _control(database, log, lambda kept: lake_stream(kept.name, lake))
     conn.execute(INSERT, ("lake", Jsonb({"type": "memory"})))
     with RunningPipeline(spark, log.store, tmp_path, control=control):
-        path = lake / "public" / "orders"
-        wait_until(lambda: path.exists() and lake_rows(lake) == table.rows, patience_s=PATIENCE_S)
+        path = str(lake / "public" / "orders")
+        wait_until(
+            lambda: DeltaTable.is_deltatable(path) and lake_rows(lake) == table.rows,
+            patience_s=PATIENCE_S,
+        )
         rival = take_epoch(log.store, "lake", node="rival")
         log.insert(table, 11, 5)
         # Fenced at its next batch; it holds the lock, so it takes the stream back.
