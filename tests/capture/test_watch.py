@@ -301,6 +301,13 @@ CHANGED = {
 }
 """What someone does to our publication, and the tables that begin again for it."""
 
+MEMBERS = """
+    SELECT member.prrelid::regclass::text
+    FROM pg_publication_rel AS member
+    JOIN pg_publication ON pg_publication.oid = member.prpubid
+    WHERE pg_publication.pubname = %s
+"""
+
 
 def test_f061_what_someone_changes_in_our_publication_is_set_right_before_long(
     capture: Running, database: Database, source: psycopg.Connection, store: FileStore
@@ -337,14 +344,18 @@ def test_f061_what_someone_changes_in_our_publication_is_set_right_before_long(
 
 
 def _wait_set_right(capture: Running, store: FileStore, tables: list[str]) -> None:
-    """Until nothing is wrong with the publication, and just these tables need a base."""
+    """Until nothing is wrong with the publication, all tables are in it again, and just these need
+    a base.
+    """
     duties = capture.told.duties
 
     def is_right() -> bool:
         name, stale = duties.names.publication, report(capture, store).stale
         with connect(duties.dsn) as conn:
             findings = publication_findings(conn, name, read_server(conn), is_in_use=True)
-        return not findings and sorted(each.table for each in stale) == tables
+            members = {table for (table,) in conn.execute(MEMBERS, [name])}
+        is_whole = members == {"public.root", "public.t"}
+        return not findings and is_whole and sorted(each.table for each in stale) == tables
 
     capture.wait_until(is_right)
 

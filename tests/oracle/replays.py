@@ -53,6 +53,18 @@ class Asked:
     by: subprocess.Popen[str] | None
     """The command that has asked and watches; None if that was SQL."""
     is_cancelled: bool = False
+    note: str = ""
+    """What the row has said last, before anything else was asked of the stream."""
+
+    @property
+    def answer(self) -> str:
+        """What was said to it; of a command, once it has ended."""
+        if self.by is None:
+            return f"asked by SQL, answered {self.note!r}"
+        if self.by.poll() is None:
+            return "asked by a command, which still watches"
+        said, error = self.by.communicate()
+        return f"asked by a command, which said {said!r} and {error!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +105,9 @@ class Replays:
         if under_way and self.random.random() < 0.3:
             self._cancel(self.random.choice(under_way))
             return
+        rows = self._rows()
+        for stream, asked in newest.items():
+            asked.note = rows[stream]["note"] or ""
         busy = {asked.stream for asked in under_way}
         idle = [stream for stream in STREAMS if stream not in busy]
         if idle:
@@ -123,7 +138,7 @@ class Replays:
         ends = {(replay.asked.stream, replay.since) for replay in self.over.values()}
         found = [trouble for each in self.asked if (trouble := self._trouble(each)) is not None]
         found += [
-            f"the replay of {each.stream} from {each.since} came to nothing"
+            f"the replay of {each.stream} from {each.since} came to nothing: {each.answer}"
             for each in self.asked
             if (each.stream, each.since) not in ends and not each.is_cancelled
         ]
@@ -182,9 +197,10 @@ class Replays:
         """Why it is not over yet, if it is not."""
         if asked.by is not None and asked.by.poll() is None:
             return f"the command for a replay of {asked.stream} still watches"
-        request = self.log / "replays" / asked.stream / "request.json"
-        with suppress(FileNotFoundError):
-            return f"asked of {asked.stream}, and not over: {request.read_text()}"
+        replays = self.log / "replays" / asked.stream
+        newest = max(replays.glob("request/*.json"), default=None)
+        if newest is not None and not any(replays.glob(f"done/{newest.stem}-*.json")):
+            return f"asked of {asked.stream}, and not over: {newest}"
         row = self._rows()[asked.stream]
         if asked.by is None and (row["from"] or (row["note"] or "").startswith("asked as ")):
             return f"stream {row}"

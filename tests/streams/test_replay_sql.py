@@ -169,12 +169,29 @@ def test_f105_request_beside_one_of_the_command_is_refused(operator: Operator) -
     operator.flow.ask(time_of(1))
     operator.ask(3, 4)
     operator.turn()
+    assert operator.note.startswith("asked as ")
+    operator.turn()
     assert operator.is_clear()
     assert operator.note.startswith("refused: a replay") and "--cancel" in operator.note
     future = datetime.now(UTC) + timedelta(days=1)
     operator.conn.execute(ASK, (future, None, STREAM))
     operator.turn()
     assert "in the future" in operator.note and operator.is_clear()
+
+
+def test_f105_late_pipeline_takes_up_no_window_that_another_one_has(operator: Operator) -> None:
+    operator.ask(1, 2)
+    late = operator.row
+    operator.turn()
+    taken = operator.note
+    operator.pipeline.follow(operator.conn, late)
+    assert operator.note == taken and not operator.is_clear()
+    operator.flow.serve()
+    # By now there would be room for another request.
+    operator.pipeline.follow(operator.conn, late)
+    assert operator.flow.replays.current(STREAM) is None
+    operator.turn()
+    assert operator.is_clear() and operator.note.startswith("done: 2 changes")
 
 
 @pytest.mark.parametrize(

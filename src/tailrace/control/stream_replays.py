@@ -41,6 +41,7 @@ UPDATE tailrace.streams AS s
          WHERE source = %(source)s AND name = %(name)s
            AND replay_from_ts IS NOT DISTINCT FROM %(was_from_ts)s
            AND replay_to_ts IS NOT DISTINCT FROM %(was_to_ts)s
+           AND replay_note IS NOT DISTINCT FROM %(was_note)s
            FOR NO KEY UPDATE SKIP LOCKED) AS found
  WHERE s.source = found.source AND s.name = found.name
 RETURNING true
@@ -56,16 +57,18 @@ UPDATE tailrace.streams AS s SET available_from_ts = %(first)s, available_to_ts 
 
 
 def write_replay(conn: Connection, source: str, row: StreamRow, new: ReplayColumns) -> bool:
-    """Write them, unless somebody asks for something else meanwhile, or holds the row; whether they
-    are written.
+    """Write them, unless somebody asks for something else meanwhile, answers or holds the row;
+    whether they are written.
     """
-    if new == ReplayColumns.of(row):
+    was = ReplayColumns.of(row)
+    if new == was:
         return True
     values = {
         "source": source,
         "name": row.name,
-        "was_from_ts": row.replay_from_ts,
-        "was_to_ts": row.replay_to_ts,
+        "was_from_ts": was.from_ts,
+        "was_to_ts": was.to_ts,
+        "was_note": was.note,
         "from_ts": new.from_ts,
         "to_ts": new.to_ts,
         "progress": new.progress,

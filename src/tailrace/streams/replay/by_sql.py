@@ -12,6 +12,7 @@ nothing is replayed twice.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
@@ -96,7 +97,9 @@ class ReplaysBySql:
         note = _asked(row, request.id)
         if write_replay(conn, self._source, row, ReplayColumns(from_ts, until, 0.0, note)):
             failpoint("replay.after_note")
-            self._put(conn, row, request)
+            # If there is another one, the next turn finds out, and refuses.
+            with suppress(ConfigError):
+                self._put(request)
 
     def _ask(
         self,
@@ -106,23 +109,17 @@ class ReplaysBySql:
         from_ts: Moment,
         to_ts: Moment | None,
     ) -> None:
-        """The one who took the id has died before it asked."""
+        """Whoever took the id has died before it asked, or was refused."""
         now = datetime.now(UTC)
         try:
-            request = self._request(row, from_ts, to_ts or now, now, request_id)
+            self._put(self._request(row, from_ts, to_ts or now, now, request_id))
         except ConfigError as error:
-            # Somebody has changed the window since.
+            # There is another one, or somebody has changed the window since.
             self._refuse(conn, row, error)
-        else:
-            self._put(conn, row, request)
 
-    def _put(self, conn: Connection, row: StreamRow, request: Request) -> None:
-        try:
-            self._replays.ask(request)
-        except ConfigError as error:
-            self._refuse(conn, row, error)
-        else:
-            failpoint("replay.after_ask")
+    def _put(self, request: Request) -> None:
+        self._replays.ask(request)
+        failpoint("replay.after_ask")
 
     def _refuse(self, conn: Connection, row: StreamRow, error: ConfigError) -> None:
         note = f"refused: {error} ({error.hint})"
