@@ -112,7 +112,8 @@ def test_row_that_a_target_database_refuses_is_listed_shown_and_redriven(
         assert "check constraint" in project.run("dlq", "ls", STREAM).out
         shown = project.run("dlq", "show", STREAM, line["event_id"]).json
         assert shown["payload"]["op"] == "upsert" and shown["payload"]["row"]["n"] == "2000"
-        assert project.run("dlq", "redrive", STREAM).code == 1
+        ended = project.run("dlq", "redrive", STREAM)
+        assert ended.code == 1 and f"\n  {line['event_id']}  " in ended.out
         with database.connect() as conn:
             conn.execute("ALTER TABLE orders DROP CONSTRAINT small")
         ended = project.run("dlq", "redrive", STREAM, line["event_id"])

@@ -52,7 +52,8 @@ def test_streams_are_looked_at_paused_and_resumed_without_a_pipeline(
     assert "paused" in ls.out and "hunter2" not in ls.out
     project.run("stream", "resume", "lake")
     assert project.run("stream", "show", "lake", "--json").json["status"] == "stopped"
-    assert "no pipeline has taken it up yet" in project.run("stream", "show", "lake").out
+    sheet = project.run("stream", "show", "lake").out
+    assert "no pipeline has taken it up yet" in sheet and '"type": "delta"' in sheet
     code, error, hint = project.run("stream", "pause", "laek").failure
     assert (code, error, hint) == (2, "there is no stream laek", "one of: hook, lake")
 

@@ -101,7 +101,7 @@ def test_f081_f082_nodes_take_over_from_each_other_and_nothing_is_lost(
             node.await_said("stream started stream=hook" if node is first else "standing by")
         with life.going_on():
             pair.await_led(first, 1)
-            second.await_said("spark started")
+            second.await_said("spark started", "stream is led elsewhere stream=lake")
             first.signal(signal.SIGSTOP)
             pair.await_led(second, 1)
             first.signal(signal.SIGCONT)

@@ -29,6 +29,8 @@ dlq = typer.Typer(
 
 WAIT_S: Final = 30.0
 _POLL_S: Final = 0.2
+SHOWN: Final = 10
+"""Of what is left so many are named."""
 
 _Stream = Annotated[str, typer.Argument(metavar="STREAM")]
 _Events = Annotated[
@@ -161,8 +163,10 @@ def _ask(
             raise typer.Exit(1)
         time.sleep(_POLL_S)
     typer.echo(f"{action}: {len(audit.done)} done, {len(audit.failed)} left")
-    for place, reason in list(audit.failed.items())[:10]:
-        typer.echo(f"  {place}  {reason}")
+    names = {name.place: name for name in letters.names()} if audit.failed else {}
+    for place, reason in list(audit.failed.items())[:SHOWN]:
+        letter = _read(letters, names[place]) if place in names else None
+        typer.echo(f"  {letter.event_id if letter else place}  {reason}")
     if audit.error:
         typer.echo(f"  stopped: {audit.error}")
     if audit.failed or audit.error:

@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them: `7d`, `500ms`, `8MiB`."""
+"""Durations, sizes and counts as people write them: `7d`, `500ms`, `8MiB`."""
 
 from __future__ import annotations
 
@@ -83,6 +83,15 @@ def show_duration(duration_s: float) -> str:
             return f"{duration_s:.1f} {unit}"
         duration_s /= seconds
     return f"{duration_s:.1f} d"
+
+
+def show_count(count: int, one: str, many: str) -> str:
+    """So many of something.
+
+    >>> show_count(1, "row waits", "rows wait"), show_count(2000, "row waits", "rows wait")
+    ('1 row waits', '2,000 rows wait')
+    """
+    return f"{count:,} {one if count == 1 else many}"
 
 
 def _split(text: str, what: str) -> tuple[float, str]:

@@ -122,7 +122,7 @@ def _log(log: LogReport) -> Iterator[tuple[str, str, str]]:
 
 
 def _streams(streams: tuple[StreamReport, ...]) -> Iterator[tuple[str, str, str]]:
-    from tailrace.cli.quantity import show_duration, show_size
+    from tailrace.cli.quantity import show_count, show_duration, show_size
 
     for stream in streams:
         if not stream.is_configured:
@@ -144,8 +144,9 @@ def _streams(streams: tuple[StreamReport, ...]) -> Iterator[tuple[str, str, str]
         if stream.waiting:
             yield "", "", f"waiting for the base of {', '.join(stream.waiting)}"
         if stream.dead_letters:
-            letters = f"{stream.dead_letters:,} dead letters, {stream.parked_keys:,} rows wait"
-            yield "", "", f"{letters}: see `tailrace dlq ls {stream.name}`"
+            letters = show_count(stream.dead_letters, "dead letter", "dead letters")
+            waiting = show_count(stream.parked_keys, "row waits", "rows wait")
+            yield "", "", f"{letters}, {waiting}: see `tailrace dlq ls {stream.name}`"
         if stream.verified is not None:
             yield "", "", _verified(stream.verified)
 

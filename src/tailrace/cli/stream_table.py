@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
 from rich.table import Table
 from rich.text import Text
 
+from tailrace.cli.json_text import json_text
 from tailrace.cli.quantity import show_duration, show_size
 from tailrace.control.streams import Status, StreamRow
 
@@ -63,9 +64,17 @@ def sheet_of(row: StreamRow) -> Table:
     table.add_column(style="dim")
     for name, value in facts(row).items():
         if value is not None and value not in ({}, ()):
-            text = ", ".join(value) if isinstance(value, tuple) else str(value)
-            table.add_row(name, Text(text, overflow="fold"))
+            table.add_row(name, Text(_text(value), overflow="fold"))
     return table
+
+
+def _text(value: object) -> str:
+    match value:
+        case tuple():
+            return ", ".join(value)
+        case Mapping():
+            return json_text(value)
+    return str(value)
 
 
 def _remark(row: StreamRow) -> str:

@@ -29,6 +29,7 @@ class Leadership:
     def __init__(self, source: str) -> None:
         self._source = source
         self._locked: set[str] = set()
+        self._led_elsewhere: set[str] = set()
         self._presumed: set[str] | None = None
         self._fenced_until: dict[str, float] = {}
         self._last_pid: int | None = None
@@ -59,10 +60,14 @@ class Leadership:
                 continue
             if session.try_lock(self._lock(name)):
                 self._locked.add(name)
+                self._led_elsewhere.discard(name)
                 logger.info("stream is led here stream=%s", name)
             elif name in presumed and self._is_held_by_our_past(session, name):
                 # The server has not noticed yet that the session is gone.
                 self._presumed.add(name)
+            elif name not in self._led_elsewhere:
+                self._led_elsewhere.add(name)
+                logger.info("stream is led elsewhere stream=%s", name)
         self._last_pid = session.pid if not self._presumed else self._last_pid
 
     def is_free(self, session: LockSession, name: str) -> bool:
