@@ -129,7 +129,7 @@ class Replays:
                     asked = known[path.parts[-3], since]
                     assert asked.until in (None, until), told
                     self.over[path.stem] = Replay(
-                        path.stem, told["state"], told["note"], since, until, asked
+                        told["id"], told["state"], told["note"], since, until, asked
                     )
 
     def problems(self) -> list[str]:
