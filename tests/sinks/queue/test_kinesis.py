@@ -7,6 +7,7 @@ import time
 from contextlib import closing
 
 import pytest
+from botocore.awsrequest import AWSResponse
 
 from tailrace.errors import SinkError
 from tailrace.sinks.letters.dead_letter import DeadLetters
@@ -62,6 +63,23 @@ def test_what_has_arrived_is_read_back_from_every_shard(kinesis: KinesisQueue) -
     sender = kinesis.sender()
     assert len(sender.arrived(before - 1.0)) == 20
     sender.close()
+
+
+def test_shards_of_a_stream_too_large_for_one_page_are_all_listed(kinesis: KinesisQueue) -> None:
+    """The servers here have only one page; Kinesis refuses a token beside the stream's name."""
+    asked = []
+
+    def answer(params: dict[str, bytes], **_: object) -> tuple[AWSResponse, dict[str, object]]:
+        asked.append(json.loads(params["body"]))
+        more = {"NextToken": "more"} if len(asked) == 1 else {}
+        shards = [{"ShardId": f"shard-{len(asked)}"}]
+        return AWSResponse("", 200, {}, None), {"Shards": shards, **more}
+
+    with closing(kinesis.sender()) as sender:
+        assert isinstance(sender, KinesisSender)
+        sender._client.meta.events.register("before-call.kinesis.ListShards", answer)
+        assert list(sender._shards()) == ["shard-1", "shard-2"]
+    assert asked == [{"StreamName": kinesis.stream}, {"NextToken": "more"}]
 
 
 def test_f097_reads_that_are_throttled_are_made_again_where_they_were(

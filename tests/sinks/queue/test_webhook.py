@@ -126,6 +126,59 @@ def _trickle(
             sock.sendall(bytes([byte]))
 
 
+_WAIT = b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
+_TAKEN = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+_BUSY = b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.mark.parametrize("first", [[_WAIT, _TAKEN], [_WAIT + _TAKEN]], ids=["apart", "at once"])
+def test_f097_interim_answer_is_not_taken_for_the_answer(first: list[bytes]) -> None:
+    with answering([first, [_BUSY], [_TAKEN]]) as port:
+        sender = WebhookSender(WebhookOptions(f"http://127.0.0.1:{port}/"))
+        answers = [sender.send(some(1))[0] for _ in range(3)]
+        sender.close()
+    assert [answer and answer.code for answer in answers] == [None, "HTTP 503", None]
+
+
+@contextmanager
+def answering(answers: list[list[bytes]]) -> Iterator[int]:
+    """A receiver with one connection that answers requests with these, each in pieces."""
+
+    def answer() -> None:
+        sock, _ = listener.accept()
+        with sock:
+            for pieces in answers:
+                received = b""
+                while not received.endswith(b"]}"):
+                    more = sock.recv(65_536)
+                    if not more:
+                        return
+                    received += more
+                for piece in pieces:
+                    sock.sendall(piece)
+                    time.sleep(0.1)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            thread.join()
+
+
+def test_f120_answer_that_repeats_the_request_is_shown_without_its_secrets() -> None:
+    said = b"Cannot POST /in/hid-den?token=hid%64en for Bearer hidden of hidden2 at 127.0.0.1"
+    no = b"HTTP/1.1 404 Not Found\r\nContent-Length: %d\r\n\r\n%b" % (len(said), said)
+    with answering([[no]]) as port:
+        url = f"http://127.0.0.1:{port}/in/hid-den?token=hid%64en"
+        headers = {"Authorization": "Bearer hidden"}
+        sender = WebhookSender(WebhookOptions(url, secret="hidden2", headers=headers))
+        (failure,) = sender.send(some(1))
+        sender.close()
+    assert failure is not None and failure.message == "Cannot POST …?… for … of … at …"
+
+
 def test_f120_secrets_are_not_shown(receiver: WebhookQueue) -> None:
     options = WebhookOptions.parse(
         {"url": receiver.url, "secret": SECRET, "headers": {"Authorization": "Bearer abc"}}
@@ -139,7 +192,13 @@ def test_f120_secrets_are_not_shown(receiver: WebhookQueue) -> None:
 
 
 _NO_ADDRESSES = ["", "ftp://host/", "https:///path", "not an address", "http://host:99999/"]
-_NO_URLS = ["http://[::1/x", "http://ho st/", "https://host/ü", "https://ann:hidden@host/"]
+_NO_URLS = [
+    "http://[::1/x",
+    "http://ho st/",
+    "https://host/ü",
+    "https://ann:hidden@host/",
+    "http://a..b/",
+]
 
 
 @pytest.mark.parametrize("url", [*_NO_ADDRESSES, *_NO_URLS])

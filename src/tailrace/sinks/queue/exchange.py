@@ -7,6 +7,7 @@ left.
 
 from __future__ import annotations
 
+import http
 import http.client
 import io
 import socket
@@ -21,6 +22,8 @@ _SLICE_BYTES: Final = 64 << 10
 """With TLS a socket's timeout holds for some KiB of what is sent, not for all of it."""
 
 _LAST_LOOK_S: Final = 0.001
+_SWITCHING: Final = http.HTTPStatus.SWITCHING_PROTOCOLS
+"""What comes behind it is no HTTP; nobody has asked for that."""
 
 
 class Deadline:
@@ -41,8 +44,23 @@ class Deadline:
         return max(_LAST_LOOK_S, self._at - time.monotonic())
 
 
+class _Response(http.client.HTTPResponse):
+    """An answer, behind any that say only that one will come: taken for it, they would leave the
+    real one to the next request.
+    """
+
+    def begin(self) -> None:
+        super().begin()
+        while self.status < http.HTTPStatus.OK and self.status != _SWITCHING:
+            # Without headers it has not begun.
+            self.headers = self.msg = None  # type: ignore[assignment]
+            super().begin()
+
+
 class Connection(http.client.HTTPConnection):
     """A connection that is kept open; set its deadline before each request."""
+
+    response_class = _Response
 
     def __init__(
         self, host: str, port: int | None, tls: ssl.SSLContext | None, timeout_s: float

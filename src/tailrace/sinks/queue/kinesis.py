@@ -136,8 +136,12 @@ class KinesisSender:
         return failure
 
     def _shards(self) -> Iterator[str]:
-        for page in self._client.get_paginator("list_shards").paginate(StreamName=self._stream):
+        # Not by the client's own paginator: it names the stream beside the token, and is refused.
+        asked = {"StreamName": self._stream}
+        while asked:
+            page = self._client.list_shards(**asked)
             yield from (shard["ShardId"] for shard in page["Shards"])
+            asked = {"NextToken": page["NextToken"]} if page.get("NextToken") else {}
 
     def _records(self, shard: str, since: datetime) -> Iterator[bytes]:
         iterator = self._client.get_shard_iterator(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import http
 import http.client
 import re
 import ssl
@@ -16,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from pydantic import SecretStr
 
@@ -37,6 +38,8 @@ _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t -~\xa0-\xff]*")
 _REASON_CHARS_MAX: Final = 200
 _REASON_BYTES_MAX: Final = 64 << 10
+_HIDDEN_CHARS: Final = 3
+"""What is shorter is no secret, and stands in every answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,7 @@ class WebhookSender:
         self._tls = ssl.create_default_context() if address.scheme == "https" else None
         self._path = (address.path or "/") + (f"?{address.query}" if address.query else "")
         self._secret = options.secret.encode()
+        self._hidden = _hidden(options, address)
         self._local = threading.local()
         self._connections: list[Connection] = []
         self.limits = RequestLimits(
@@ -114,18 +118,24 @@ class WebhookSender:
             connection.request("POST", self._path, body, self._headers(messages, body))
             response = connection.getresponse()
             said = response.read(_REASON_BYTES_MAX)
-            if not response.isclosed():
+            if not response.isclosed() or response.status < http.HTTPStatus.OK:
                 connection.close()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            return no_answer(str(error) or type(error).__name__)
+            return no_answer(self._shown(str(error)) or type(error).__name__)
         if 200 <= response.status < 300:
             return None
         return http_failure(
             response.status,
-            " ".join(said.decode(errors="replace").split())[:_REASON_CHARS_MAX],
+            self._shown(said.decode(errors="replace"))[:_REASON_CHARS_MAX],
             wait_s=_wait_s(response.getheader("Retry-After")),
         )
+
+    def _shown(self, said: str) -> str:
+        """On one line, without what it may repeat of the request."""
+        for word in self._hidden:
+            said = said.replace(word, "…")
+        return " ".join(said.split())
 
     def _headers(self, messages: Sequence[Message], body: bytes) -> dict[str, str]:
         digest = hashlib.sha256("\n".join(each.delivery_id for each in messages).encode())
@@ -153,6 +163,8 @@ def _address(url: str) -> SplitResult:
     try:
         address = urlsplit(url)
         is_one = address.scheme in {"http", "https"} and address.hostname and address.port != 0
+        # As the resolver wants it.
+        (address.hostname or "").encode("idna")
     except ValueError:
         is_one = False
     if not is_one or not _URL.fullmatch(url):
@@ -163,6 +175,17 @@ def _address(url: str) -> SplitResult:
             hint='write headers: {Authorization: "${NAME}"}',
         )
     return address
+
+
+def _hidden(options: WebhookOptions, address: SplitResult) -> list[str]:
+    """What a receiver may repeat and nobody is shown, the longest first."""
+    words = {options.url, address.path, address.query, address.hostname or "", options.secret}
+    words |= {value for _, value in parse_qsl(address.query)}
+    for value in options.headers.values():
+        # Of `Bearer x` the last word is the secret.
+        words |= {value, value.rpartition(" ")[2]}
+    words |= set(map(unquote, words))
+    return sorted((each for each in words if len(each) >= _HIDDEN_CHARS), key=len, reverse=True)
 
 
 def _headers(given: object) -> dict[str, str]:
