@@ -18,14 +18,17 @@ from tests.sinks.source import Source, batch_of
 
 
 class LetterStore(MemoryStore):
-    """Takes no dead letters while `is_full`."""
+    """Takes no dead letters while `is_full`; takes them and does not say so if it `is_mute`."""
 
     is_full = False
+    is_mute = False
 
     def put_new(self, key: str, data: Data, *, is_bulk: bool = False) -> None:
         if self.is_full and "/letters/" in key:
             raise StoreError("no space left")
         super().put_new(key, data, is_bulk=is_bulk)
+        if self.is_mute and "/letters/" in key:
+            raise StoreError("no answer")
 
 
 def execute(copy: PostgresHarness, *statements: str) -> None:

@@ -238,6 +238,25 @@ def test_f099_store_that_takes_no_letter_stops_the_stream_before_the_row(
     assert numbers(copy)[1] == 10 and [each for each, *_ in shown(store)] == ["9", str(key)]
 
 
+def test_f099_letter_whose_put_has_failed_is_never_redriven_over_a_newer_state(
+    copy: PostgresHarness, store: LetterStore
+) -> None:
+    source = checked(copy)
+    source.update(2, n=BAD)
+    batch = batch_of(2, source.take())
+    store.is_mute = True
+    with pytest.raises(StoreError):
+        copy.sink.write(batch)
+    store.is_mute = False
+    # Now the target would take the row that has a letter.
+    execute(copy, NO_CHECK)
+    copy.sink.write(batch)
+    source.update(2, n=20)
+    copy.sink.write(batch_of(3, source.take()))
+    ask(copy, store)
+    assert copy.rows(source.relation) == source.expected() and not letters(store)
+
+
 def test_f099_full_dead_letters_hold_the_stream_until_there_is_room(
     database: Database, store: LetterStore
 ) -> None:

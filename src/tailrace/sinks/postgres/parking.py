@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 import psycopg
 
+from tailrace.errors import StoreError
 from tailrace.log.epochs import newest_fence
 from tailrace.postgres.sqlstate import source_error
 from tailrace.sinks.keys import Rows
@@ -49,6 +50,7 @@ class Parking:
         self._has_begun = False
         self._lanes: dict[str, set[str]] | None = None
         self._places: set[str] = set()
+        self._is_sure = True
         self._lock = threading.Lock()
 
     def begin(self, sequence: int) -> None:
@@ -56,13 +58,14 @@ class Parking:
         if not self._has_begun:
             self._letters.take_over(sequence)
             self._has_begun = True
-        if self._lanes is None:
+        if self._lanes is None or not self._is_sure:
             self._letters.settle()
             names = self._letters.waiting()
             lanes: dict[str, set[str]] = {}
             for name in names:
                 lanes.setdefault(name.table_code, set()).add(name.lane)
             self._lanes, self._places = lanes, {name.place for name in names}
+            self._is_sure = True
 
     def waits(self, table: str) -> bool:
         """Whether a row of the table waits."""
@@ -152,7 +155,13 @@ class Parking:
         with self._lock:
             if message.place not in self._places:
                 park = ToPark(0, 1 if failure else 0, failure)
-                self._letters.put(Letter.of(message, park, sink=KIND, now=time.time()))
+                try:
+                    self._letters.put(Letter.of(message, park, sink=KIND, now=time.time()))
+                except StoreError:
+                    # It may be there all the same: its row must not be taken the next time, or it
+                    # would be redriven over whatever comes after it.
+                    self._is_sure = False
+                    raise
                 self._places.add(message.place)
             lanes = self._of_tables().setdefault(table_code(message.table), set())
             lanes.add(message.lane)
