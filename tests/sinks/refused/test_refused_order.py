@@ -6,6 +6,7 @@ import pytest
 from psycopg import sql
 
 from tailrace.model import PgType
+from tailrace.sinks.postgres import apart
 from tests.sinks.harness import PostgresHarness
 from tests.sinks.refused.killed_parking import BAD
 from tests.sinks.refused.refusing import LetterStore, checked, execute, letters
@@ -56,6 +57,26 @@ def test_rows_that_refer_over_several_tables_of_a_batch_are_not_refused(
         copy.sink.write(batch_of(key, c.take(), b.take(), a.take()))
     assert len(letters(store)) == int(waits)
     assert ids(copy, "c") == list(range(2, 2 + BATCHES))
+
+
+def test_many_rows_that_refer_to_a_table_of_which_a_row_waits_are_not_refused(
+    copy: PostgresHarness, store: LetterStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apart, "_LATER_MAX", 2)
+    # The table that is referred to takes its time, and so comes second.
+    slow = (
+        "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END$$;"
+        "CREATE TRIGGER t BEFORE INSERT ON a FOR EACH STATEMENT EXECUTE FUNCTION wait()"
+    )
+    a, b, _ = referring(copy, "ALTER TABLE a ADD CHECK (id < 1000)", slow)
+    a.insert(id=BAD)
+    copy.sink.write(batch_of(1, a.take()))
+    for key in range(10):
+        a.insert(id=key)
+        b.insert(id=key, up=key)
+    copy.sink.write(batch_of(2, b.take(), a.take()))
+    assert len(letters(store)) == 1 and ids(copy, "b") == list(range(10))
 
 
 def test_row_whose_parent_waits_is_a_letter_and_what_refers_to_others_is_not(

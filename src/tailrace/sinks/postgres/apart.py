@@ -72,7 +72,7 @@ def write_apart(
     key = _primary_key(conn, target)
     rows = np.arange(len(records.places))
     for _ in range(_ROUNDS_MAX):
-        later = _round(conn, target, records, rows, aside, key)
+        later = _round(conn, target, records, rows, aside, key, is_last=is_last)
         has_more = 0 < len(later) < len(rows)
         rows = np.array(sorted(later), dtype=np.int64)
         if not has_more:
@@ -86,10 +86,18 @@ def write_apart(
 
 
 def _round(
-    conn: Connection, target: Target, records: Records, rows: Rows, aside: Aside, key: str
+    conn: Connection,
+    target: Target,
+    records: Records,
+    rows: Rows,
+    aside: Aside,
+    key: str,
+    *,
+    is_last: bool,
 ) -> dict[int, psycopg.Error]:
     """Settle some records, but for those that other rows may be the reason for, and what is behind
-    them: by their places, why.
+    them: by their places, why. Too many of those are refused; unless this `is_last`, not because of
+    other tables, which is raised.
     """
     later: dict[int, psycopg.Error] = {}
     waiting = [rows]
@@ -105,6 +113,8 @@ def _round(
             waiting += [rows[middle:], rows[:middle]]
         elif is_by_other_rows(error) and not records.is_changes and len(later) < _LATER_MAX:
             later[at] = error
+        elif is_by_other_tables(error) and not records.is_changes and not is_last:
+            raise error
         else:
             aside.refuse(records, at, error)
     return later
