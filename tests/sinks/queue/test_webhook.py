@@ -9,7 +9,8 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,49 @@ def answering(answers: list[list[bytes]]) -> Iterator[int]:
         try:
             yield listener.getsockname()[1]
         finally:
+            thread.join()
+
+
+@pytest.mark.parametrize("hangs_up", [True, False], ids=["hangs up", "reads no further"])
+@pytest.mark.parametrize(
+    ("status", "code"), [(b"413 Too Large", "HTTP 413"), (b"200 OK", "no answer")]
+)
+def test_f098_refusal_in_the_middle_of_a_large_request_is_the_answer(
+    status: bytes, code: str, *, hangs_up: bool
+) -> None:
+    answer = b"HTTP/1.1 %b\r\nContent-Length: 0\r\n\r\n" % status
+    large = replace(some(1)[0], payload=b'"' + bytes(8 << 20) + b'"')
+    with interrupting(answer, hangs_up=hangs_up) as port:
+        options = WebhookOptions(f"http://127.0.0.1:{port}/", timeout_s=1, batch_bytes=16 << 20)
+        sender = WebhookSender(options)
+        # The second one on a connection of its own.
+        answers = [sender.send([large])[0] for _ in range(2)]
+        sender.close()
+    assert [answer and answer.code for answer in answers] == [code, code]
+
+
+@contextmanager
+def interrupting(answer: bytes, *, hangs_up: bool) -> Iterator[int]:
+    """A receiver that answers two requests, each after the first bytes of it."""
+    is_over = threading.Event()
+
+    def interrupt() -> None:
+        with ExitStack() as stack:
+            for _ in range(2):
+                sock = stack.enter_context(listener.accept()[0])
+                sock.recv(1024)
+                sock.sendall(answer)
+                if hangs_up:
+                    sock.close()
+            is_over.wait(10)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            is_over.set()
             thread.join()
 
 

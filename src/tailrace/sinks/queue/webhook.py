@@ -15,6 +15,7 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
@@ -115,10 +116,10 @@ class WebhookSender:
         connection = self._connection()
         connection.deadline.set()
         try:
-            connection.request("POST", self._path, body, self._headers(messages, body))
-            response = connection.getresponse()
+            response, is_sent = self._exchange(connection, body, self._headers(messages, body))
             said = response.read(_REASON_BYTES_MAX)
-            if not response.isclosed() or response.status < http.HTTPStatus.OK:
+            is_over = is_sent and response.isclosed()
+            if not is_over or response.status < http.HTTPStatus.OK:
                 connection.close()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
@@ -130,6 +131,24 @@ class WebhookSender:
             self._shown(said.decode(errors="replace"))[:_REASON_CHARS_MAX],
             wait_s=_wait_s(response.getheader("Retry-After")),
         )
+
+    def _exchange(
+        self, connection: Connection, body: bytes, headers: Mapping[str, str]
+    ) -> tuple[http.client.HTTPResponse, bool]:
+        """The answer, and whether all was sent before it. Who refuses a request because of its size
+        may say so and hang up, or read no further, in the middle of it; to take it, nobody may.
+        """
+        try:
+            connection.request("POST", self._path, body, headers)
+        except OSError:
+            if connection.sock is None:
+                raise
+            with suppress(OSError, http.client.HTTPException):
+                response = connection.getresponse()
+                if response.status >= http.HTTPStatus.MULTIPLE_CHOICES:
+                    return response, False
+            raise
+        return connection.getresponse(), True
 
     def _shown(self, said: str) -> str:
         """On one line, without what it may repeat of the request."""
