@@ -12,6 +12,8 @@ from botocore.awsrequest import AWSResponse
 from tailrace.errors import SinkError
 from tailrace.sinks.letters.dead_letter import DeadLetters
 from tailrace.sinks.letters.failure import Kind
+from tailrace.sinks.queue.envelope import Renderer
+from tailrace.sinks.queue.json_columns import Style
 from tailrace.sinks.queue.kinesis import LIMITS, KinesisOptions, KinesisSender
 from tailrace.storage import MemoryStore
 from tests.sinks.queue.servers import STREAM, KinesisQueue, open_queue
@@ -80,6 +82,29 @@ def test_shards_of_a_stream_too_large_for_one_page_are_all_listed(kinesis: Kines
         sender._client.meta.events.register("before-call.kinesis.ListShards", answer)
         assert list(sender._shards()) == ["shard-1", "shard-2"]
     assert asked == [{"StreamName": kinesis.stream}, {"NextToken": "more"}]
+
+
+@pytest.mark.parametrize("page", [{}, {"Records": [{}]}], ids=["no answer of Kinesis", "too few"])
+def test_f097_answer_that_does_not_tell_of_each_record_is_none(
+    kinesis: KinesisQueue, page: dict[str, object]
+) -> None:
+    def answer(**_: object) -> tuple[AWSResponse, dict[str, object]]:
+        return AWSResponse("", 200, {}, None), page
+
+    source = Source()
+    source.insert(id=1)
+    source.insert(id=2)
+    messages = Renderer(STREAM, Style.PLAIN).changes([source.take()], 1)
+    with closing(kinesis.sender()) as sender:
+        assert isinstance(sender, KinesisSender)
+        sender._client.meta.events.register("before-call.kinesis", answer)
+        outcomes = sender.send(messages)
+        with pytest.raises(SinkError) as raised:
+            sender.arrived(0.0)
+    assert raised.value.retry
+    assert [each and (each.kind, each.is_answered) for each in outcomes] == [
+        (Kind.RETRIABLE, False)
+    ] * 2
 
 
 def test_f097_reads_that_are_throttled_are_made_again_where_they_were(

@@ -107,7 +107,11 @@ class KinesisSender:
             answer = self._client.put_records(StreamName=self._stream, Records=records)
         except (ClientError, BotoCoreError) as error:
             return [self._failed(error)] * len(messages)
-        return [_outcome(record) for record in answer["Records"]]
+        told = answer.get("Records", ())
+        if len(told) != len(messages):
+            # Of something between us and Kinesis, a proxy's page for instance.
+            return [no_answer("what was answered does not tell of each record")] * len(messages)
+        return [_outcome(record) for record in told]
 
     def arrived(self, since_s: float) -> frozenset[str]:
         """Read every shard from that time to where it ends now, however slowly that is allowed."""
@@ -123,6 +127,9 @@ class KinesisSender:
             raise SinkError(
                 f"what has arrived cannot be read: {self._failed(error)}", hint=_HINT, retry=True
             ) from error
+        except KeyError as error:
+            message = f"what has arrived cannot be read: what was answered has no {error}"
+            raise SinkError(message, retry=True) from error
 
     def close(self) -> None:
         """Let go of the connections."""
