@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from unittest.mock import Mock
+
 import pytest
 from pyspark.errors import PythonException
 
@@ -14,7 +17,12 @@ from tailrace.errors import (
     StoreError,
     TailraceError,
 )
+from tailrace.sinks.memory import MemorySink
+from tailrace.storage import MemoryStore
+from tailrace.streams import Stream
 from tailrace.streams.failure import failure_of, failure_told
+from tailrace.streams.running import RunningStream
+from tailrace.streams.setbacks import Setbacks
 
 _TRACE = """[STREAM_FAILED] Query [id = x, runId = y] terminated with exception: Job aborted
 Traceback (most recent call last):
@@ -79,3 +87,22 @@ def test_bug_raised_here_is_unknown() -> None:
     failure = failure_of(KeyError("x"))
     assert not failure.is_known and failure.error.retry
     assert str(failure.error) == "the query failed: KeyError: 'x'"
+
+
+class StoppingSetbacks(Setbacks):
+    """Those of a stream that stops for good just after somebody has asked for its error."""
+
+    def __getattribute__(self, name: str) -> object:
+        found = super().__getattribute__(name)
+        if name == "error" and found is None:
+            self.error, self.is_final = LogError("gone"), True
+        return found
+
+
+def test_a_stream_that_stops_while_it_is_looked_at_has_a_reason(tmp_path: Path) -> None:
+    stream = Stream("orders", ["public.*"], lambda _: MemorySink())
+    running = RunningStream(stream, Mock(), MemoryStore(), tmp_path)
+    running._setbacks = StoppingSetbacks("orders")
+    for _ in range(2):
+        state = running.state
+        assert not state.is_stopped or state.error is not None

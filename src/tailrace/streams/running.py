@@ -94,11 +94,13 @@ class RunningStream:
     def state(self) -> StreamState:
         """As of now."""
         delivery = self._delivery
+        # In this order: what is final has an error already.
+        is_stopped = self._setbacks.is_final
         return StreamState(
             self._stream.name,
             delivery.delivered if delivery is not None else None,
             self._setbacks.error,
-            self._setbacks.is_final,
+            is_stopped,
             delivery.tables if delivery is not None else (),
             self._replays.is_at_work,
         )
