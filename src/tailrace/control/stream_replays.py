@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from tailrace.control.streams import Moment, StreamRow, reporting
+from tailrace.control.streams import Moment, StreamRow, reporting, sayable
 from tailrace.postgres.session import Connection
 
 
@@ -72,7 +72,7 @@ def write_replay(conn: Connection, source: str, row: StreamRow, new: ReplayColum
         "from_ts": new.from_ts,
         "to_ts": new.to_ts,
         "progress": new.progress,
-        "note": new.note,
+        "note": None if new.note is None else sayable(new.note),
     }
     with reporting(conn):
         return conn.execute(_WRITE, values).fetchone() is not None

@@ -20,7 +20,7 @@ from psycopg.abc import AdaptContext, Buffer
 from psycopg.adapt import Loader
 from psycopg.rows import dict_row
 from psycopg.types.datetime import TimestamptzLoader
-from psycopg.types.json import Jsonb
+from psycopg.types.json import Jsonb, JsonbLoader
 
 from tailrace.postgres.session import Connection
 
@@ -110,6 +110,7 @@ def read_streams(conn: Connection, source: str) -> list[StreamRow]:
         return []
     with conn.cursor(row_factory=dict_row) as cursor:
         cursor.adapters.register_loader("timestamptz", _MomentLoader)
+        cursor.adapters.register_loader("jsonb", _JsonLoader)
         return [_row(row) for row in cursor.execute(_ROWS, (source,))]
 
 
@@ -193,6 +194,11 @@ def set_paused(conn: Connection, source: str, name: str, *, paused: bool) -> boo
     return conn.execute(query, (paused, source, name)).fetchone() is not None
 
 
+def sayable(text: str) -> str:
+    """As far as Postgres can hold it: what a sink answers may be anything."""
+    return text.encode(errors="replace").decode().replace("\0", "\ufffd")
+
+
 class _MomentLoader(Loader):
     """Where psycopg would raise, and with it every other row would be lost, gives the text."""
 
@@ -206,6 +212,19 @@ class _MomentLoader(Loader):
             return self._known.load(data)
         except psycopg.DataError:
             return bytes(data).decode()
+
+
+class _JsonLoader(JsonbLoader):
+    """Likewise, gives an option that no stream has: numbers may have more digits, and lists be
+    deeper, than Python reads.
+    """
+
+    def load(self, data: Buffer) -> object:
+        """Read what Postgres has sent."""
+        try:
+            return super().load(data)
+        except (ValueError, RecursionError):
+            return {"unreadable": True}
 
 
 def _list(names: Sequence[str] | None) -> list[str] | None:

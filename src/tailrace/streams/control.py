@@ -185,6 +185,10 @@ class Control:
             list(self._session.conn.notifies(timeout=TURN_S, stop_after=1))
         except (TailraceError, psycopg.Error, OSError) as error:
             self._lost(error)
+        except Exception as error:
+            # Whatever it is: nobody would follow the table any more, and nobody would know.
+            logger.warning("the control schema cannot be followed", exc_info=True)
+            self._lost(error)
 
     def _connect(self) -> None:
         session = self._opening = self._open_session()

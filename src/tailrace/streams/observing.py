@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from tailrace.control.stream_reports import StreamReport, Tally
-from tailrace.control.streams import Status
+from tailrace.control.streams import Status, sayable
 from tailrace.errors import LogError, TailraceError
 from tailrace.log import Reader
 from tailrace.log.age import oldest_commit_s
@@ -149,4 +149,4 @@ class Observer:
 
 def _told(error: TailraceError) -> str:
     text = f"{error} ({error.hint})" if error.hint else str(error)
-    return text[:_REASON_MAX]
+    return sayable(text)[:_REASON_MAX]
