@@ -207,8 +207,7 @@ class Control:
         if session is not None:
             session.close()
             self._leadership.lost_session()
-        else:
-            self._leadership.presume(self._known.streams)
+        self._leadership.presume(self._known.streams)
         self._publish()
         self._has_looked.set()
         text = str(error).partition("\n")[0]

@@ -2,7 +2,7 @@
 
 The lock decides who begins, the epoch in the stream's record who may commit. So a lock that is lost
 does no harm, and a database that cannot be reached stops no stream: whoever led goes on until it is
-fenced, and a pipeline that has never reached the database takes up every stream. Once fenced, only
+fenced, and a pipeline that could never ask for the locks takes up every stream. Once fenced, only
 the lock makes it lead again.
 """
 
@@ -43,18 +43,19 @@ class Leadership:
         return name in self._locked or (self._presumed is not None and name in self._presumed)
 
     def presume(self, names: Iterable[str]) -> None:
-        """The database has never been reached: nobody can be asked."""
+        """The database cannot be reached; if it never could, nobody can be asked who leads."""
         if self._presumed is None:
             self._presumed = set(names) - set(self.terms)
 
     def lost_session(self) -> None:
         """The locks are gone, or will be; who led goes on leading."""
-        self._presumed = self._locked | (self._presumed or set())
+        if self._presumed is not None:
+            self._presumed |= self._locked
         self._locked = set()
 
     def contend(self, session: LockSession, names: Iterable[str]) -> None:
-        """Take what is free; raises SourceError if the session is lost."""
-        presumed, self._presumed = self._presumed or set(), set()
+        """Take what is free; raises SourceError if the session is lost: then who led still does."""
+        presumed, stays = self._presumed or set(), set[str]()
         for name in names:
             if name in self._locked:
                 continue
@@ -64,11 +65,12 @@ class Leadership:
                 logger.info("stream is led here stream=%s", name)
             elif name in presumed and self._is_held_by_our_past(session, name):
                 # The server has not noticed yet that the session is gone.
-                self._presumed.add(name)
+                stays.add(name)
             elif name not in self._led_elsewhere:
                 self._led_elsewhere.add(name)
                 logger.info("stream is led elsewhere stream=%s", name)
-        self._last_pid = session.pid if not self._presumed else self._last_pid
+        self._presumed = stays
+        self._last_pid = session.pid if not stays else self._last_pid
 
     def is_free(self, session: LockSession, name: str) -> bool:
         """Whether nobody else leads the stream; from then on nobody else can."""

@@ -1,0 +1,74 @@
+"""Streams go on whatever becomes of the session on which their locks are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from tailrace.control.schema import migrate
+from tailrace.control.streams import declare, reporting
+from tailrace.errors import SourceError
+from tailrace.postgres.lock_session import LockSession
+from tailrace.postgres.session import connect
+from tailrace.storage import MemoryStore, Store
+from tests.capture.running import wait_until
+from tests.log.making import begin
+from tests.server import Database
+from tests.streams.test_control import LAKE, MEMORY, SOURCE, Node, running
+
+
+@pytest.fixture
+def store() -> Store:
+    store = MemoryStore()
+    begin(store)
+    return store
+
+
+@pytest.fixture
+def conn(database: Database) -> Iterator[psycopg.Connection]:
+    with connect(database.dsn) as conn:
+        migrate(conn)
+        yield conn
+
+
+class BreakingSession(LockSession):
+    """One that breaks when it is asked for a lock."""
+
+    def try_lock(self, slot: str) -> bool:
+        raise SourceError("the connection is lost", retry=True)
+
+
+def test_streams_flow_on_if_the_database_goes_away_again_while_locks_are_taken(
+    database: Database, conn: psycopg.Connection, store: Store
+) -> None:
+    with reporting(conn):
+        declare(conn, SOURCE, "lake", MEMORY)
+    node = Node(database.dsn, store, LAKE)
+    with running(node):
+        wait_until(lambda: node.leads("lake"))
+        before = node.wish("lake")
+        node.control._open_session = lambda: BreakingSession(database.dsn)
+        conn.execute("""SELECT pg_terminate_backend(pid) FROM pg_locks
+                         WHERE locktype = 'advisory' AND pid <> pg_backend_pid()""")
+        wait_until(lambda: "lost" in node.control._said)
+        assert node.wish("lake") == before
+    # So does one that has never got any further.
+    alone = Node(database.dsn, store, LAKE)
+    alone.control._open_session = lambda: BreakingSession(database.dsn)
+    with running(alone):
+        assert alone.leads("lake")
+
+
+def test_streams_of_the_file_flow_although_their_table_may_not_be_read(
+    database: Database, conn: psycopg.Connection, store: Store
+) -> None:
+    conn.execute("CREATE ROLE stranger LOGIN")
+    try:
+        node = Node(make_conninfo(database.dsn, user="stranger"), store, LAKE)
+        with running(node):
+            assert "denied" in node.control._said and node.leads("lake")
+    finally:
+        conn.execute("DROP ROLE stranger")
