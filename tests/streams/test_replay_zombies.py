@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from tests.server import Database
 from tests.sinks.queue.servers import webhook
 from tests.spark.made_log import MadeLog
 from tests.streams.replaying import STREAM, Replayed, time_of
-from tests.streams.test_replay import hook, lake
+from tests.streams.test_replay import hook, lake, offsets
 from tests.streams.test_replay_deaths import BATCH, BEGIN, CLEAR, history
 
 CHANGES_MAX = 2
@@ -95,3 +95,32 @@ def test_f082_replay_of_a_zombie_delivers_no_more_and_moves_nothing(
     # Whoever has the stream goes on, with the next request as well.
     successor = zombie.taken_over()
     assert successor.serve().state == "done"
+
+
+def test_f082_a_zombie_does_not_make_a_later_replay_begin_anew(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = MadeLog(store)
+    history(log)
+    path = tmp_path / "lake"
+    zombie = Replayed(store, lake(path, "append"), changes_max=CHANGES_MAX).taken_over()
+    zombie.go_on()
+    zombie.ask(time_of(1))
+
+    def die() -> None:
+        if offsets(path, "replay") != first:
+            raise SystemExit
+
+    def sleep(_: int) -> None:
+        other = zombie.taken_over()
+        other.serve()
+        first.extend(offsets(path, "replay"))
+        other.ask(time_of(1))
+        with pytest.raises(SystemExit):
+            replace(other, before_batch=die).serve()
+
+    first: list[tuple[int, int]] = []
+    with met_at("replay.after_begin", sleep, monkeypatch):
+        zombie.serve()
+    assert zombie.taken_over().serve().state == "done"
+    assert offsets(path, "replay") == sorted(first * 2)

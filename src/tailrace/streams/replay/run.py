@@ -157,7 +157,7 @@ class Replaying:
                 sink.leave_out_undelivered()
         pace = Pace(request.rate, stop.wait)
         target = replay_sink(sink, flow, request.id, pace, window.between_us)
-        at = self._resume(request, window, record, sink, shapes)
+        at = self._resume(request, window, record, sink, shapes, fence)
         selection = choose(request, stream.selection, [shapes.of(each) for each in window.tables])
         delivery = Delivery(
             record_name(request.stream),
@@ -181,7 +181,13 @@ class Replaying:
         return delivery
 
     def _resume(
-        self, request: Request, window: Window, record: StreamRecord, sink: Sink, shapes: Shapes
+        self,
+        request: Request,
+        window: Window,
+        record: StreamRecord,
+        sink: Sink,
+        shapes: Shapes,
+        fence: Fence,
     ) -> Resume:
         """Where the replay goes on; one that has no batch yet begins behind all numbers that the
         record or the sink has.
@@ -189,6 +195,8 @@ class Replaying:
         # Looked up before the record: whoever overtakes us puts letters only behind a batch.
         letters = [entry.key for entry in self.store.list(root_of(record_name(request.stream)))]
         newest = record.newest()
+        # The newest batch may be of a later replay, if another node has that: it is left alone.
+        fence.check()
         if newest is None or newest.selection != run_name(request):
             relations = [shapes.of(table) for table in window.tables]
             if request.to_sink:
