@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from tailrace.errors import LogFenced, SegmentCorrupt
 from tailrace.log import layout
+from tailrace.log.epochs import take_epoch
 from tailrace.log.retention import reader_positions
 from tailrace.model import Lsn, Offset
 from tailrace.storage import MemoryStore, Store
 from tailrace.streams.batch_record import BatchRecord
 from tailrace.streams.record import StreamRecord
+from tailrace.streams.removing import remove_stream
 from tailrace.streams.taken import Taken
 from tests.log.faulty_store import WatchedStore, forgetful
 from tests.log.making import BEGINNING, begin
@@ -231,3 +233,15 @@ def test_a_removed_stream_fences_its_pipeline_and_holds_nothing_back() -> None:
     assert reader_positions(store) == {}
     with pytest.raises(LogFenced):
         record.fix(_batch(2))
+
+
+def test_f082_a_batch_that_ends_after_its_stream_was_removed_holds_nothing_back() -> None:
+    store = MemoryStore()
+    begin(store)
+    _record(store)
+    record = StreamRecord(store, STREAM, take_epoch(store, STREAM, node="a"))
+    record.fix(_batch(1))
+    remove_stream(store, STREAM)
+    with pytest.raises(LogFenced):
+        record.finish(_batch(1))
+    assert reader_positions(store) == {}
