@@ -89,7 +89,12 @@ def test_a_table_that_cannot_be_read_is_tried_again_after_longer_and_longer_wait
 
 
 @pytest.mark.parametrize(
-    "failure", [SourceError("postgres is away"), PySparkRuntimeError("a worker died")]
+    "failure",
+    [
+        SourceError("postgres is away"),
+        PySparkRuntimeError("a worker died"),
+        ValueError("nobody has thought of this"),
+    ],
 )
 def test_no_failure_ends_the_thread(
     bases: AutomaticBases, source: Source, monkeypatch: pytest.MonkeyPatch, failure: Exception

@@ -16,19 +16,21 @@ from tailrace.streams.upkeep import Upkeep
 
 
 class Failing:
-    """Three tables to fold, the first two of which cannot be."""
+    """Four tables to fold, the first three of which cannot be."""
 
     def __init__(self) -> None:
         self.folded: list[str] = []
 
     def due(self, *, interval_s: float, now_s: float) -> set[str]:
-        return {"public.a", "public.b", "public.c"}
+        return {"public.a", "public.b", "public.bad", "public.c"}
 
     def compact(self, tables: Container[str]) -> list[Outcome]:
         if "public.a" in tables:
             raise PySparkRuntimeError("a worker died\nand left a long story")
         if "public.b" in tables:
             raise LogError("a part is damaged")
+        if "public.bad" in tables:
+            raise ValueError("nobody has thought of this")
         self.folded.append("public.c")
         return [Outcome("public.c", Lsn(16), 1)]
 
@@ -45,4 +47,5 @@ def test_table_that_cannot_be_folded_does_not_hold_up_the_others(
     assert [record.getMessage() for record in caplog.records] == [
         "base not folded table=public.a reason=a worker died",
         "base not folded table=public.b reason=a part is damaged",
+        "base not folded table=public.bad reason=nobody has thought of this",
     ]

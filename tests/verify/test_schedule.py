@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+from pyspark.errors import PySparkRuntimeError
+
 from tailrace.errors import SourceError
 from tailrace.model import Lsn
 from tailrace.storage import MemoryStore
@@ -53,13 +56,16 @@ def test_one_is_due_when_the_last_one_is_long_enough_ago() -> None:
     assert len(runs) == 3
 
 
-def test_one_that_fails_is_tried_again_later_and_leaves_the_others_alone() -> None:
+@pytest.mark.parametrize(
+    "error", [SourceError("postgres is away", retry=True), PySparkRuntimeError("a worker died")]
+)
+def test_one_that_fails_is_tried_again_later_and_leaves_the_others_alone(error: Exception) -> None:
     store = MemoryStore()
     tries: list[str] = []
 
     def fail() -> StreamResult:
         tries.append("fail")
-        raise SourceError("postgres is away", retry=True)
+        raise error
 
     def run() -> StreamResult:
         tries.append("run")

@@ -43,6 +43,8 @@ PUT_OFF_S_MAX: Final = 3600.0
 
 STOP_S: Final = 20.0
 
+_KNOWN: Final = (TailraceError, PySparkException, Py4JError, ConnectionError)
+
 
 def tables_in_want(dsn: str, names: SourceNames, store: Store) -> list[int]:
     """The oids of captured tables that have no complete base, or need a newer one; raises
@@ -110,11 +112,13 @@ class AutomaticBases:
             try:
                 self.turn()
                 self._said, wait_s = "", INTERVAL_S
-            except (TailraceError, PySparkException, Py4JError, ConnectionError) as error:
+            except Exception as error:
+                # Whatever it is: without this thread no table would ever be taken up.
                 wait_s, reason = AFTER_FAILURE_S, str(error).partition("\n")[0]
                 if not self._stop.is_set() and reason != self._said:
                     self._said = reason
-                    logger.warning("bases are not taken error=%s", reason)
+                    trace = None if isinstance(error, _KNOWN) else error
+                    logger.warning("bases are not taken error=%s", reason, exc_info=trace)
 
     def turn(self) -> None:
         """Take the bases that are due; raises TailraceError, or what Spark raises."""

@@ -20,8 +20,8 @@ logger = logging.getLogger(__name__)
 
 TURN_S: Final = 60.0
 
-_ERRORS: Final = (TailraceError, PySparkException)
-"""What may go wrong with one table alone."""
+_KNOWN: Final = (TailraceError, PySparkException, Py4JError, ConnectionError)
+"""What may go wrong without a bug of ours."""
 
 
 class Upkeep:
@@ -47,8 +47,8 @@ class Upkeep:
         while not self._stop.is_set():
             try:
                 self.turn(time.time())
-            except (*_ERRORS, Py4JError, ConnectionError) as error:
-                self._say_once("", str(error).partition("\n")[0])
+            except Exception as error:
+                self._failed("", error)
             self._stop.wait(self._turn_s)
 
     def turn(self, now_s: float) -> None:
@@ -58,11 +58,20 @@ class Upkeep:
                 return
             try:
                 reasons = [outcome.reason for outcome in self._compactor.compact({table})]
-            except _ERRORS as error:
-                reasons = [str(error).partition("\n")[0]]
-            self._say_once(table, "; ".join(filter(None, reasons)))
+            except (Py4JError, ConnectionError):
+                raise
+            except Exception as error:
+                self._failed(table, error)
+            else:
+                self._say_once(table, "; ".join(filter(None, reasons)))
 
-    def _say_once(self, table: str, reason: str) -> None:
+    def _failed(self, table: str, error: Exception) -> None:
+        """Whatever it is: bases that are not folded keep the log, and it grows."""
+        trace = None if isinstance(error, _KNOWN) else error
+        self._say_once(table, str(error).partition("\n")[0], trace)
+
+    def _say_once(self, table: str, reason: str, trace: Exception | None = None) -> None:
         if reason and reason != self._said.get(table) and not self._stop.is_set():
-            logger.warning("base not folded table=%s reason=%s", table or "any", reason)
+            name = table or "any"
+            logger.warning("base not folded table=%s reason=%s", name, reason, exc_info=trace)
         self._said[table] = reason

@@ -79,9 +79,14 @@ class Schedule:
         try:
             result = plan.run()
             put_result(self._store, result)
-        except TailraceError as error:
+        except Exception as error:
+            # Also what Spark raises: the others are still to be verified, and this one again.
             self._not_before[plan.stream] = now + min(RETRY_S, plan.every_s)
-            logger.warning("stream not verified stream=%s error=%s", plan.stream, error)
+            logger.warning(
+                "stream not verified stream=%s error=%s",
+                *(plan.stream, error),
+                exc_info=None if isinstance(error, TailraceError) else error,
+            )
             return
         unlike = [table.table for table in result.tables if not table.equal]
         told = logger.warning if unlike else logger.info
