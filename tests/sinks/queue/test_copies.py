@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -14,6 +16,8 @@ from tailrace.sinks.letters.dead_letter import DeadLetters
 from tailrace.sinks.letters.failure import Kind
 from tailrace.sinks.letters.letter import Letter, LetterLimits
 from tailrace.sinks.letters.redrive import Request, Requests
+from tailrace.sinks.queue.copier import Copier
+from tailrace.sinks.queue.limits import WindowLimits
 from tailrace.sinks.queue.outbox import Outbox
 from tailrace.storage import FileStore, MemoryStore, Store
 from tests.capture.running import wait_until
@@ -201,3 +205,23 @@ def test_f099_too_many_copies_that_wait_stop_the_stream_until_they_are_sent(
     sink.write(made[2])
     wait_until(lambda: len(copies(receiver)) == 4)
     sink.close()
+
+
+def test_copies_end_also_if_they_are_told_to_just_when_they_look_for_news() -> None:
+    store = MemoryStore()
+    outbox = Outbox(store, STREAM, LetterLimits())
+    copier = Copier(outbox, Mock(), STREAM, WindowLimits())
+    clear = copier._news.clear
+    ending = threading.Thread(target=copier.close, daemon=True)
+
+    def told_first() -> None:
+        if ending.ident is None:
+            ending.start()
+            wait_until(lambda: copier._stop.is_set() and copier._news.is_set())
+        clear()
+
+    copier._news.clear = told_first  # type: ignore[method-assign]
+    copier.start()
+    wait_until(lambda: ending.ident is not None)
+    ending.join(5.0)
+    assert not ending.is_alive()

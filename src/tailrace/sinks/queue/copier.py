@@ -70,7 +70,9 @@ class Copier:
                 self._send_all()
                 self._said = ""
                 self._backoff.reset()
-                self._news.wait()
+                if not self._stop.is_set():
+                    # Who stops it says so first, and then that there is news.
+                    self._news.wait()
             except Exception as error:
                 self._failed(error)
 
