@@ -49,3 +49,19 @@ def test_the_second_signal_ends_a_process_that_does_not_listen(number: signal.Si
         assert process.stdout.readline() == "stopping\n"
         process.send_signal(number)
         assert process.wait(10) == 128 + number
+
+
+@pytest.mark.parametrize("is_told", [False, True])
+def test_a_process_ends_soon_although_a_thread_of_a_pool_hangs(is_told: bool) -> None:
+    script = (
+        "import threading; from concurrent.futures import ThreadPoolExecutor\n"
+        "from tailrace.cli.signals import end_soon\n"
+        "ThreadPoolExecutor(1).submit(threading.Event().wait)\n"
+        f"end_soon(0.1) if {is_told} else None\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script]) as process:
+        try:
+            assert process.wait(10 if is_told else 2) == 1
+        except subprocess.TimeoutExpired:
+            assert not is_told, "Python waits for it"
+            process.kill()

@@ -259,7 +259,7 @@ def test_stop_waits_for_the_batch_that_is_at_the_sink(
         assert sink.is_writing.wait(PATIENCE_S)
         at_work.stop()
         sink.let_go.set()
-    assert sink.is_closed
+    assert sink.is_closed and not at_work.pipeline.is_left
     assert at_work.error is None
     assert rows_of(sink) == orders.rows
     left = [thread for thread in threading.enumerate() if thread not in before]
@@ -278,7 +278,7 @@ def test_sink_that_hangs_does_not_hold_up_the_stop(
     sink = _SlowSink()
     with RunningPipeline(spark, log.store, tmp_path, stream(STREAM, sink)) as at_work:
         assert sink.is_writing.wait(PATIENCE_S)
-    assert not sink.is_closed, "left to itself"
+    assert not sink.is_closed and at_work.pipeline.is_left, "left to itself"
     assert at_work.error is None
     sink.let_go.set()
     wait_until(lambda: sink.is_closed, patience_s=PATIENCE_S)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tailrace.cli.config import Stream as StreamSection
     from tailrace.control.streams import StreamRow
     from tailrace.storage import Store
-    from tailrace.streams import Stream
+    from tailrace.streams import Pipeline, Stream
 
 logger = logging.getLogger(__name__)
 
@@ -96,9 +96,19 @@ def pipeline(
                     stays=is_child,
                 )
                 metrics.watch(lambda: running.places, lambda: control.is_slot_lost)
-                running.run(signals.event)
+                _run(running, signals.event)
         finally:
             stop_spark(spark)
+
+
+def _run(running: Pipeline, stop: threading.Event) -> None:
+    from tailrace.cli.signals import end_soon
+
+    try:
+        running.run(stop)
+    finally:
+        if running.is_left:
+            end_soon()
 
 
 def _choose(

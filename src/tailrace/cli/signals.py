@@ -11,11 +11,24 @@ import os
 import queue
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
 from typing import Final, Self
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _SHOW_CURSOR: Final = b"\x1b[?25h"
+END_S: Final = 30.0
+"""How long a process that leaves something behind has to end by itself."""
+
+
+def end_soon(after_s: float = END_S) -> None:
+    """Let the process end, also if some thread hangs: Python would wait for those of a pool."""
+
+    def end() -> None:
+        time.sleep(after_s)
+        os._exit(1)
+
+    threading.Thread(target=end, name="end-soon", daemon=True).start()
 
 
 class StopSignals:

@@ -63,6 +63,8 @@ class Pipeline:
         self._control = control
         self._stays = stays
         self._upkeep: Upkeep | None = None
+        self.is_left = False
+        """Whether a batch did not come to its end when it was to."""
         if compaction_interval_s is not None:
             compactor = Compactor(store, on_spark(spark))
             self._upkeep = Upkeep(compactor, interval_s=compaction_interval_s)
@@ -160,6 +162,7 @@ class Pipeline:
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         if any(thread.is_alive() for thread in threads):
+            self.is_left = True
             logger.warning("a batch does not come to its end and is left to itself")
         if self._control is not None:
             self._control.stop()
