@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from tailrace.log import layout
 from tailrace.log.epochs import take_epoch
 from tailrace.postgres.session import Connection, connect
 from tailrace.sinks.memory import MemorySink
+from tailrace.streams.replay import by_sql
 from tailrace.streams.replay.by_sql import ReplaysBySql
 from tailrace.streams.replay.keys import Keys
 from tailrace.streams.replay.request import to_time
@@ -97,6 +98,25 @@ def test_window_is_taken_up_watched_and_cleared(operator: Operator) -> None:
     assert operator.note.startswith("done: 3 changes")
     operator.turn()
     assert operator.flow.replays.current(STREAM) is None
+
+
+class SlowClock(datetime):
+    """Of a pipeline's host, an hour behind."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> SlowClock:
+        return super().now(tz) - timedelta(hours=1)
+
+
+def test_f094_now_is_told_by_the_clock_of_the_database_that_commits(
+    operator: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(by_sql, "datetime", SlowClock)
+    (asked,) = operator.conn.execute("SELECT now() - interval '1 minute'").fetchone() or ()
+    operator.conn.execute(ASK, (asked, None, STREAM))
+    operator.turn()
+    until = operator.row.replay_to_ts
+    assert isinstance(until, datetime) and until > asked, operator.note
 
 
 def test_f105_failure_that_is_tried_again_is_told_until_the_replay_gets_on(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from tailrace.control.stream_replays import ReplayColumns, write_available, write_replay
@@ -87,7 +87,7 @@ class ReplaysBySql:
     def _take(
         self, conn: Connection, row: StreamRow, from_ts: Moment, to_ts: Moment | None
     ) -> None:
-        now = datetime.now(UTC)
+        now = _now(conn)
         try:
             until = min(_time(to_ts or now), now)
             request = self._request(row, from_ts, until, now)
@@ -110,7 +110,7 @@ class ReplaysBySql:
         to_ts: Moment | None,
     ) -> None:
         """Whoever took the id has died before it asked, or was refused."""
-        now = datetime.now(UTC)
+        now = _now(conn)
         try:
             self._put(self._request(row, from_ts, to_ts or now, now, request_id))
         except ConfigError as error:
@@ -158,6 +158,14 @@ class ReplaysBySql:
     ) -> Request:
         window = to_us(_time(from_ts)), to_us(_time(until))
         return Request.new(row.name, *window, now=now, via="sql", request_id=request_id)
+
+
+def _now(conn: Connection) -> datetime:
+    """By the clock that commits are told by."""
+    row = conn.execute("SELECT clock_timestamp()").fetchone()
+    assert row is not None
+    found: datetime = row[0]
+    return found
 
 
 def _asked(row: StreamRow, request_id: str, *said: str) -> str:
