@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -14,6 +15,7 @@ from tailrace.errors import SourceError
 from tailrace.postgres.lock_session import LockSession
 from tailrace.postgres.session import connect
 from tailrace.storage import MemoryStore, Store
+from tailrace.streams.leading import Leadership
 from tests.capture.running import wait_until
 from tests.log.making import begin
 from tests.server import Database
@@ -72,3 +74,33 @@ def test_streams_of_the_file_flow_although_their_table_may_not_be_read(
             assert "denied" in node.control._said and node.leads("lake")
     finally:
         conn.execute("DROP ROLE stranger")
+
+
+class HalfSession(LockSession):
+    """One that breaks at its second lock, and that the server does not know to be gone."""
+
+    is_broken = False
+
+    def try_lock(self, slot: str) -> bool:
+        if self.is_broken:
+            raise SourceError("the connection is lost", retry=True)
+        self.is_broken = True
+        return super().try_lock(slot)
+
+
+def test_f082_locks_of_a_session_that_broke_among_them_are_known_as_our_own(
+    database: Database,
+) -> None:
+    """A second one breaks before the server has noticed the end of the first."""
+    leadership = Leadership(SOURCE)
+    sessions = (HalfSession(database.dsn), HalfSession(database.dsn))
+    with closing(sessions[0]) as first, closing(sessions[1]) as second:
+        leadership.presume(["a", "b"])
+        for session, names in ((first, ["a", "b"]), (second, ["b", "a"])):
+            with pytest.raises(SourceError):
+                leadership.contend(session, names)
+            leadership.lost_session()
+        with closing(LockSession(database.dsn)) as third:
+            leadership.contend(third, ["a", "b"])
+            assert leadership.leads("a", 0.0) and leadership.leads("b", 0.0)
+            wait_until(lambda: all(leadership.is_free(third, name) for name in ("a", "b")))

@@ -32,7 +32,7 @@ class Leadership:
         self._led_elsewhere: set[str] = set()
         self._presumed: set[str] | None = None
         self._fenced_until: dict[str, float] = {}
-        self._last_pid: int | None = None
+        self._past_pids: set[int] = set()
         self.terms: dict[str, int] = {}
         """How often each stream was lost to another pipeline."""
 
@@ -56,6 +56,7 @@ class Leadership:
     def contend(self, session: LockSession, names: Iterable[str]) -> None:
         """Take what is free; raises SourceError if the session is lost: then who led still does."""
         presumed, stays = self._presumed or set(), set[str]()
+        self._past_pids.add(session.pid)
         for name in names:
             if name in self._locked:
                 continue
@@ -70,7 +71,8 @@ class Leadership:
                 self._led_elsewhere.add(name)
                 logger.info("stream is led elsewhere stream=%s", name)
         self._presumed = stays
-        self._last_pid = session.pid if not stays else self._last_pid
+        if not stays:
+            self._past_pids = {session.pid}
 
     def is_free(self, session: LockSession, name: str) -> bool:
         """Whether nobody else leads the stream; from then on nobody else can."""
@@ -96,7 +98,7 @@ class Leadership:
 
     def _is_held_by_our_past(self, session: LockSession, name: str) -> bool:
         pid = leader_pid(session.conn, self._lock(name))
-        if pid is None or pid != self._last_pid:
+        if pid is None or pid not in self._past_pids:
             return False
         session.conn.execute("SELECT pg_terminate_backend(%s)", (pid,))
         return True

@@ -124,7 +124,7 @@ class Replays:
         """Say why it does not get on, until it does; for who watches, and nobody decides by it."""
         self.clear_trouble(request)
         with suppress(ObjectExists):
-            self._store.put_new(_trouble_key(request), reason.encode())
+            self._store.put_new(_trouble_key(request), reason.encode(errors="replace"))
 
     def clear_trouble(self, request: Request) -> None:
         """It gets on again."""
