@@ -129,7 +129,7 @@ HYBRID_MUTANTS: Final = (
     Mutant(
         "what came by a slot that was lost is drained again",
         "capture/drains/outstanding.py",
-        "    return Outstanding(passed, _logged(reader, max(since, reader.begin())))\n",
+        "    return Outstanding(passed, *_logged(reader, max(since, reader.begin())))\n",
         "    return Outstanding(passed)\n",
         SLOT_CYCLE,
     ),

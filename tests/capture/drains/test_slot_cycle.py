@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -41,10 +42,10 @@ from tests.capture.draining import (
     source_rows,
     writers,
 )
-from tests.capture.running import NAMES, ROOT
+from tests.capture.running import NAMES, ROOT, wait_until
 from tests.capture.tracked import buffered_count, let_go, oid_of, track
 from tests.log.making import no_catalog
-from tests.server import VERSIONS, Servers
+from tests.server import VERSIONS, ServerFactory, Servers
 
 PATIENCE = Patience(try_ms=5_000, all_s=120.0, say=lambda _: None, go_on=lambda: None)
 
@@ -53,14 +54,19 @@ PATIENCE = Patience(try_ms=5_000, all_s=120.0, say=lambda _: None, go_on=lambda:
 def conn(request: pytest.FixtureRequest, source_servers: Servers) -> Iterator[psycopg.Connection]:
     """A connection to a database in which public.t is in trigger mode and its buffer published."""
     with source_servers(request.param).database() as database, database.connect() as connection:
-        connection.execute("CREATE TABLE public.t (id int PRIMARY KEY, v text)")
-        track(connection, "public.t")
-        names = (sql.Identifier(NAMES.publication), sql.Identifier(NAMES.buffers))
-        connection.execute(sql.SQL("CREATE PUBLICATION {}").format(names[0]))
-        publish = "CREATE PUBLICATION {} FOR TABLE {} WITH (publish = 'insert')"
-        table = buffer(oid_of(connection, "public.t"))
-        connection.execute(sql.SQL(publish).format(names[1], table))
+        make_source(connection)
         yield connection
+
+
+def make_source(conn: psycopg.Connection) -> None:
+    """A table in trigger mode, and publications."""
+    conn.execute("CREATE TABLE public.t (id int PRIMARY KEY, v text)")
+    track(conn, "public.t")
+    names = (sql.Identifier(NAMES.publication), sql.Identifier(NAMES.buffers))
+    conn.execute(sql.SQL("CREATE PUBLICATION {}").format(names[0]))
+    publish = "CREATE PUBLICATION {} FOR TABLE {} WITH (publish = 'insert')"
+    table = buffer(oid_of(conn, "public.t"))
+    conn.execute(sql.SQL(publish).format(names[1], table))
 
 
 def begin(conn: psycopg.Connection, store: Store) -> None:
@@ -212,6 +218,51 @@ def test_f077_after_a_lost_slot_rows_are_not_taken_for_those_of_a_buffer_that_wa
     drop_slot(conn)
     drain_all(conn, store)
     assert folded(store) == source_rows(conn)
+
+
+def set_standby(conn: psycopg.Connection, name: str) -> None:
+    """Let commits wait for this standby from now on, or for none."""
+    alter = sql.SQL("ALTER SYSTEM SET synchronous_standby_names TO {}")
+    conn.execute(alter.format(sql.Literal(name)))
+    conn.execute("SELECT pg_reload_conf()")
+    query = "SELECT current_setting('synchronous_standby_names')"
+    wait_until(lambda: conn.execute(query).fetchone() == (name,))
+
+
+@pytest.mark.parametrize("has_mark", [False, True])
+def test_f077_what_came_from_a_lost_slot_before_its_commit_was_over_is_not_drained(
+    postgres_server: ServerFactory, store: FileStore, has_mark: bool
+) -> None:
+    """A commit that waits for a standby is streamed, and for everybody else it still runs."""
+    server = postgres_server({"synchronous_commit": "local"})
+    calls: list[None] = []
+    with server.database() as database, database.connect() as conn, database.connect() as late:
+        make_source(conn)
+        begin(conn, store)
+        set_standby(conn, "nobody")
+        late.execute("SET synchronous_commit TO on")
+        commit = threading.Thread(target=late.execute, args=["INSERT INTO t VALUES (1, 'x')"])
+        commit.start()
+        query = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        wait_until(lambda: conn.execute(query).fetchone() is not None)
+        if has_mark:
+            put_mark(conn)
+        stream(conn, store)
+        drop_slot(conn)
+
+        def end_commit() -> None:
+            calls.append(None)
+            set_standby(conn, "")
+            commit.join()
+
+        try:
+            with drainer(conn, store) as drains:
+                drains.drain(lambda: None if calls else end_commit(), always=True)
+        finally:
+            end_commit()
+        drain_all(conn, store)
+        assert numbers(conn, store) == [1]
+        assert folded(store) == source_rows(conn)
 
 
 def test_a_lost_slot_of_which_nothing_is_missing_is_closed_in_the_log(

@@ -12,6 +12,8 @@ Rows are deleted later, when a snapshot shows them that the durable log has pass
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Final, Self
@@ -38,8 +40,11 @@ from tailrace.postgres.session import Connection, connect, source_error
 from tailrace.postgres.snapshot import Snapshot
 from tailrace.storage import Store
 
+logger = logging.getLogger(__name__)
+
 DRAIN_PREFIX: Final = MESSAGE_PREFIX.decode() + "drain"
 _TRANSACTION_TIMEOUT_VERSION_MIN: Final = 170000
+_COMMIT_POLL_S: Final = 0.1
 
 _SETTINGS: Final = {
     "statement_timeout": "0",
@@ -100,7 +105,7 @@ class Drainer:
             # Before the snapshot, so that it shows whatever those who ask know of.
             requests = open_requests(self._speaker, self._source)
             since = insert_position(self._speaker) if requests else Lsn(0)
-            snapshot = _begin_reading(self._reader)
+            snapshot = self._begin_reading(go_on)
             header = self._drain(snapshot, requests, go_on, always=always)
             if requests and header is not None:
                 self._answer(requests, Lsn.of(since, era=self._era), header, go_on)
@@ -144,6 +149,20 @@ class Drainer:
                 go_on()
             moment = Moment(position, taking.xid, snapshot.taken_ts_us)
             return taking.end(moment, DRAIN_PREFIX, snapshot.shown, {BEGUN: snapshot.shown})
+
+    def _begin_reading(self, go_on: Callable[[], None]) -> str:
+        """Begin under a snapshot that shows whatever the log has of a slot that is gone."""
+        outstanding, is_said = self._outstanding_rows(self._speaker), False
+        while True:
+            snapshot = _begin_reading(self._reader)
+            if outstanding.is_seen_by(snapshot):
+                return snapshot
+            self._reader.execute("ROLLBACK")
+            if not is_said:
+                logger.warning("drains wait for commits that were streamed and are not over yet")
+                is_said = True
+            go_on()
+            time.sleep(_COMMIT_POLL_S)
 
     def _outstanding_rows(self, conn: Connection) -> Outstanding:
         if self._outstanding is None:

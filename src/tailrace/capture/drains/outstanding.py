@@ -7,6 +7,10 @@ the numbers of the rows that came are read from the log. A number is given once,
 
 How far back must that look? A mark also has the id of its transaction and a position before that
 id was given. Whoever has a greater id has written nothing before that position.
+
+A commit may be streamed before anybody can see it: it waits for a standby, for instance. A drain
+that does not see it would leave it to the next one, which knows nothing of what was streamed. So
+the ids of what came are read as well, and the first drain waits until it sees all of them.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from tailrace.log import Reader, segment
 from tailrace.log.header import DRAINED
 from tailrace.log.history import headers_back
 from tailrace.model import Lsn, Offset
-from tailrace.postgres.buffer import buffer
+from tailrace.postgres.buffer import buffer, read_buffers
 from tailrace.postgres.frames import Frames
 from tailrace.postgres.pgoutput import Tag
 from tailrace.postgres.session import Connection
@@ -35,16 +39,20 @@ BEGUN: Final = "begun"
 PASSED: Final = "passed"
 """In a note, and in a mark: the snapshot whose transactions are all in the log before it."""
 
+_HALF: Final = 1 << 31
 _ROW_OID_AT: Final = 1
 _TRUNCATE_OID_AT: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Outstanding:
-    """Rows that `passed` does not show, unless their number is in `logged`, by table."""
+    """Rows that `passed` does not show, unless their number is in `logged`, by table. `xids` are
+    those of the transactions that were streamed, as Begin frames have them.
+    """
 
     passed: str | None = None
     logged: dict[int, NDArray[np.int64]] = field(default_factory=dict)
+    xids: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     @property
     def condition(self) -> sql.Composable:
@@ -55,6 +63,13 @@ class Outstanding:
         return sql.SQL(
             "xid >= pg_snapshot_xmin({0}) AND NOT pg_visible_in_snapshot(xid, {0})"
         ).format(passed)
+
+    def is_seen_by(self, snapshot: str) -> bool:
+        """Whether a snapshot shows every transaction that was streamed."""
+        _, xmax, running = snapshot.split(":")
+        open_ones = {int(xid) for xid in running.split(",") if xid}
+        xids = [_whole(xid, int(xmax)) for xid in self.xids.tolist()]
+        return not any(xid >= int(xmax) or xid in open_ones for xid in xids)
 
     def exists_in(self, table_oid: int) -> sql.Composed:
         """Asks whether a table's buffer has such rows."""
@@ -69,7 +84,7 @@ def read_outstanding(conn: Connection, store: Store, tables: list[int]) -> Outst
     if DRAINED in note:
         return Outstanding(str(note[DRAINED]))
     passed, since = _newest_mark(conn, store, tables)
-    return Outstanding(passed, _logged(reader, max(since, reader.begin())))
+    return Outstanding(passed, *_logged(reader, max(since, reader.begin())))
 
 
 def _newest_mark(conn: Connection, store: Store, tables: list[int]) -> tuple[str | None, Lsn]:
@@ -94,26 +109,53 @@ def _newest_mark(conn: Connection, store: Store, tables: list[int]) -> tuple[str
     return passed, Lsn(0)
 
 
+# Who has written to a buffer keeps its lock until others can see that.
+_WRITERS: Final = """
+SELECT own.transactionid::text::bigint, pg_snapshot_xmax(pg_current_snapshot())::text::bigint
+  FROM pg_locks AS own
+ WHERE own.locktype = 'transactionid' AND own.granted AND own.mode = 'ExclusiveLock'
+   AND own.virtualtransaction IN (
+        SELECT l.virtualtransaction FROM pg_locks AS l
+         WHERE l.locktype = 'relation' AND l.granted AND l.mode = 'RowExclusiveLock'
+           AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+           AND l.relation = ANY (%s::oid[]))
+"""
+
+
 def _oldest_xid(conn: Connection, tables: list[int], outstanding: Outstanding) -> int | None:
+    """Of those whose rows are outstanding, and of those whose rows nobody can see yet: these first,
+    as they may be seen a moment later.
+    """
+    buffers = [oid for table, oid in read_buffers(conn).items() if table in tables]
+    running = [_whole(xid, end) for xid, end in conn.execute(_WRITERS, (buffers,))]
     query = sql.SQL("SELECT min(xid::text::numeric)::bigint FROM {} WHERE {}")
     found = [
         conn.execute(query.format(buffer(oid), outstanding.condition)).fetchone() for oid in tables
     ]
-    return min(
-        (int(row[0]) for row in found if row is not None and row[0] is not None), default=None
-    )
+    seen = [int(row[0]) for row in found if row is not None and row[0] is not None]
+    return min([*running, *seen], default=None)
 
 
-def _logged(reader: Reader, since: Lsn) -> dict[int, NDArray[np.int64]]:
-    """The numbers of the buffered rows that the log holds after a position."""
+def _whole(xid: int, end: int) -> int:
+    """An id of 32 bits, with its epoch: all that can be met are within half a circle of `end`."""
+    return end + (xid - end + _HALF) % (2 * _HALF) - _HALF
+
+
+def _logged(reader: Reader, since: Lsn) -> tuple[dict[int, NDArray[np.int64]], NDArray[np.int64]]:
+    """The numbers of the buffered rows that the log holds after a position, and the ids of all
+    transactions there.
+    """
     found: dict[int, list[NDArray[np.int64]]] = defaultdict(list)
+    xids = [np.empty(0, np.int64)]
     for link in reader.walk(Offset.whole(since)):
         bodies = [reader.read(link).frames] if not link.header.parts else []
         bodies += [segment.read(reader.store, part.key).frames for part in link.header.parts]
         for frames in bodies:
+            xids.append(np.unique(frames.xids()))
             for oid, numbers in _numbers(frames):
                 found[oid].append(numbers)
-    return {oid: np.unique(np.concatenate(numbers)) for oid, numbers in found.items()}
+    logged = {oid: np.unique(np.concatenate(numbers)) for oid, numbers in found.items()}
+    return logged, np.unique(np.concatenate(xids))
 
 
 def _numbers(frames: Frames) -> list[tuple[int, NDArray[np.int64]]]:
