@@ -136,8 +136,8 @@ HYBRID_MUTANTS: Final = (
     Mutant(
         "a slot begins without what its snapshot shows",
         "capture/drains/drain.py",
-        "            for frames in rows_of(session, buffers, outstanding, go_on):\n",
-        "            for frames in rows_of(session, {}, outstanding, go_on):\n",
+        "in rows_of(session, buffers, outstanding, go_on",
+        "in rows_of(session, {}, outstanding, go_on",
         SLOT_CYCLE,
     ),
     Mutant(

@@ -72,7 +72,7 @@ def _assert_same(live: Live, frames: Frames) -> None:
     buffered = without(frames, table, *control(app))
     assert _rows(translator(app).translate(buffered)) == streamed
     oid = read_buffers(live.ours)[table]
-    runs = read_buffer(live.ours, table, oid, Outstanding(), lambda: None)
+    runs = read_buffer(live.ours, table, oid, Outstanding(), lambda: None, lambda *_: None)
     assert _rows(translator(app).translate(Frames.concat(list(runs)))) == streamed
 
 

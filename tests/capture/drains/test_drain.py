@@ -14,11 +14,15 @@ import psycopg
 import pytest
 
 from tailrace.capture.drains import passed_rows, taking
+from tailrace.capture.drains.taking import Taking
 from tailrace.errors import SourceError
 from tailrace.log import Reader
+from tailrace.log.bases import newest_positions
 from tailrace.log.header import DRAINED
 from tailrace.log.retention import RetentionPolicy, retain
 from tailrace.log.verify import verify
+from tailrace.log.wanted import wanted_bases
+from tailrace.postgres.frames import Frames
 from tailrace.storage import FileStore
 from tests.capture.draining import (
     begin_log,
@@ -31,7 +35,7 @@ from tests.capture.draining import (
     writers,
 )
 from tests.capture.running import ROOT
-from tests.capture.tracked import buffer_bytes, buffered_count, let_go, track
+from tests.capture.tracked import buffer_bytes, buffered_count, let_go, oid_of, track
 from tests.server import VERSIONS, ServerFactory, Servers
 
 
@@ -232,6 +236,35 @@ def test_a_key_that_a_trigger_of_the_user_changes_is_put_in_order_across_blocks(
     conn.execute("INSERT INTO t SELECT n, 'x' FROM generate_series(1, 5000) AS n")
     drain_all(conn, store)
     assert folded(store) == source_rows(conn)
+
+
+def test_more_of_a_transaction_than_memory_holds_is_cut_apart_and_asks_for_a_base(
+    newest: psycopg.Connection, store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A counter that a trigger of the user's keeps: one row, changed as often as others are put."""
+    conn, limit = newest, 64 << 10
+    held: list[int] = []
+    monkeypatch.setattr("tailrace.capture.buffers.copying.BLOCK_BYTES", 16 << 10)
+    monkeypatch.setattr("tailrace.capture.buffers.copying.KNOT_BYTES_MAX", limit)
+    monkeypatch.setattr("tailrace.capture.drains.taking.PART_BYTES", 16 << 10)
+    add = Taking.add
+
+    def note(taking: Taking, frames: Frames) -> None:
+        held.append(frames.data_bytes)
+        add(taking, frames)
+
+    monkeypatch.setattr(Taking, "add", note)
+    conn.execute(
+        "CREATE TABLE orders (id int); INSERT INTO t VALUES (1, '0'); "
+        "CREATE FUNCTION total() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "UPDATE t SET v = v::int + 1 WHERE id = 1; RETURN NULL; END $$; "
+        "CREATE TRIGGER total AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION total()"
+    )
+    conn.execute("INSERT INTO orders SELECT generate_series(1, 5000)")
+    drain_all(conn, store)
+    assert max(held) < 2 * limit
+    assert folded(store) == source_rows(conn)
+    assert wanted_bases(store, newest_positions(store)).keys() == {oid_of(conn, "public.t")}
 
 
 @pytest.mark.parametrize(

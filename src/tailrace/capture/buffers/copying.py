@@ -2,7 +2,8 @@
 
 So there is one way from buffered rows to the log, whichever way they come. A run holds whatever has
 to be looked at together: rows of a transaction in which a trigger has touched the same row twice
-stand together, after all others of their time, and are never cut apart.
+stand together, after all others of their time, and are not cut apart, unless they are too many to
+be kept in memory: then their order cannot be told, and a new base of the table is asked for.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from psycopg import sql
 
+from tailrace.capture.assembly import FrameBuffer
 from tailrace.capture.buffers.buffered import joined
 from tailrace.capture.buffers.layout import keys_of
+from tailrace.capture.buffers.reading import TORN, WantBase
 from tailrace.capture.drains.outstanding import Outstanding
 from tailrace.control.shapes import read_shapes
 from tailrace.model import Column, Relation, ReplicaIdentity
@@ -31,6 +34,10 @@ from tailrace.postgres.session import Connection
 from tailrace.postgres.tuples import TEXT, Cells
 
 BLOCK_BYTES: Final = 4 << 20
+
+KNOT_BYTES_MAX: Final = 128 << 20
+"""More than this of one transaction is not looked at together."""
+
 _HEAD_BYTES: Final = 5
 
 _COLUMNS: Final = """
@@ -45,6 +52,7 @@ def read_buffer(
     buffer_oid: int,
     outstanding: Outstanding,
     go_on: Callable[[], None],
+    want_base: WantBase,
 ) -> Iterator[Frames]:
     """What is outstanding of one buffer, in runs: first its Relation frame, then Insert frames.
     `conn` is in the transaction that sees it. The server sends nothing until it has sorted all
@@ -58,7 +66,7 @@ def read_buffer(
     names = [column.name for column in columns]
     knotted = _knotted(conn, table_oid, names, outstanding, go_on)
     query = _copy(table_oid, names, outstanding, knotted)
-    held: list[Frames] = []
+    held, is_torn = FrameBuffer(), False
     for lines in copy_out(conn, query, block_bytes=BLOCK_BYTES, waiting=go_on):
         assert isinstance(lines, pa.BinaryArray)
         data, cells = split_lines(lines, len(columns))
@@ -70,10 +78,15 @@ def read_buffer(
             frames, xid = frames.select(keep), xid[keep] if len(knotted) else xid
         cut = _cut(xid, knotted) if len(knotted) else len(frames)
         if cut:
-            yield Frames.concat([*held, frames.slice(0, cut)])
-            held = []
-        held.append(frames.slice(cut, len(frames)))
-    yield Frames.concat(held)
+            held.add(frames.slice(0, cut))
+            yield held.take()
+        held.add(frames.slice(cut, len(frames)))
+        if held.data_bytes > KNOT_BYTES_MAX:
+            if not is_torn:
+                want_base(table_oid, TORN)
+                is_torn = True
+            yield held.take()
+    yield held.take()
 
 
 def _knotted(

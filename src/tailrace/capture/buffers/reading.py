@@ -38,6 +38,7 @@ WantBase: TypeAlias = Callable[[int, str], None]
 they were made, and why.
 """
 
+TORN: Final = "triggers of the application changed too many rows at once to put them in order"
 _UNREADABLE: Final = "a row was buffered while the table was altered, and cannot be read"
 
 InsertsOnly: TypeAlias = Callable[[Relation], bool]

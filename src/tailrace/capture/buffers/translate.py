@@ -22,6 +22,7 @@ from tailrace.capture.buffers.buffered import source_frames
 from tailrace.capture.buffers.holding import Holding
 from tailrace.capture.buffers.ordering import ShapedRows, moves
 from tailrace.capture.buffers.reading import (
+    TORN,
     BufferReading,
     Heard,
     InsertsOnly,
@@ -34,7 +35,6 @@ from tailrace.postgres.frames import BUFFERED, Frames
 from tailrace.postgres.pgoutput import Tag
 
 _ROW_BYTES_MIN: Final = 8
-_TORN: Final = "triggers of the application changed too many rows at once to put them in order"
 
 
 class Translator:
@@ -99,7 +99,7 @@ class Translator:
         news: dict[int, Announcement] = defaultdict(Announcement)
         for oid, groups in tables.items():
             if holding is not None and holding.is_torn(oid, groups):
-                self._want_base(oid, _TORN)
+                self._want_base(oid, TORN)
             now = groups if holding is None else holding.hold(oid, groups)
             if now:
                 _replace(now, splice, news[oid], len(frames))

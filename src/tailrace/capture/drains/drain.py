@@ -21,6 +21,8 @@ from typing import Final, Self
 import psycopg
 
 from tailrace.capture.buffers.copying import read_buffer
+from tailrace.capture.buffers.reading import WantBase
+from tailrace.capture.buffers.shapes import ask_for_base
 from tailrace.capture.buffers.translating import TranslatingWriter
 from tailrace.capture.drains.answering import answer_requests
 from tailrace.capture.drains.outstanding import BEGUN, Outstanding, read_outstanding
@@ -74,6 +76,7 @@ class Drainer:
         # Tables whose buffers may hold rows that the log has; None stands for all.
         self._to_delete: set[int] | None = None
         self._passed_rows = PassedRows()
+        self._want_base = ask_for_base(dsn, store)
 
     def __enter__(self) -> Self:
         return self
@@ -144,7 +147,7 @@ class Drainer:
         position = Lsn.of(snapshot.position, era=self._era)
         taking = Taking(self._writer, xid=_own_xid(self._speaker))
         with taking:
-            for frames in rows_of(session, buffers, outstanding, go_on):
+            for frames in rows_of(session, buffers, outstanding, go_on, self._want_base):
                 taking.add(frames)
                 go_on()
             moment = Moment(position, taking.xid, snapshot.taken_ts_us)
@@ -184,7 +187,7 @@ class Drainer:
         # server sorts.
         taking = Taking(self._writer, xid=_own_xid(self._speaker))
         with taking:
-            for frames in rows_of(self._reader, filled, outstanding, go_on):
+            for frames in rows_of(self._reader, filled, outstanding, go_on, self._want_base):
                 taking.add(frames)
                 go_on()
             failpoint("drain.before_message")
@@ -238,10 +241,11 @@ def rows_of(
     buffers: dict[int, int],
     outstanding: Outstanding,
     go_on: Callable[[], None],
+    want_base: WantBase,
 ) -> Iterator[Frames]:
     """All that is outstanding, table by table."""
     for table, buffer in buffers.items():
-        yield from read_buffer(conn, table, buffer, outstanding, go_on)
+        yield from read_buffer(conn, table, buffer, outstanding, go_on, want_base)
 
 
 def _begin_reading(conn: Connection) -> str:
