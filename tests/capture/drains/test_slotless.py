@@ -20,6 +20,7 @@ from tailrace.postgres.session import connect
 from tailrace.postgres.slot import drop_slot
 from tailrace.status import State, gather
 from tailrace.storage import FileStore
+from tests.bases.taking import take
 from tests.capture.hybrid.test_handover import modes, published, trigger_states
 from tests.capture.oracle import assert_equal, read_changes
 from tests.capture.running import Running, hybrid, settings
@@ -266,6 +267,35 @@ def test_f077_a_slot_that_is_lost_falls_back_to_triggers_and_a_new_base(
         assert lost_with_slot(store) == {wanted.oid: wanted.position}
         source.execute("INSERT INTO t VALUES (2, 'seen')")
         wait_drained(capture, store, 3)
+
+
+def test_f077_a_base_that_is_ahead_of_a_lost_slot_is_taken_again(
+    server: Server, database: Database, store: FileStore
+) -> None:
+    """The base shows what triggers have buffered; drains bring that once more, after the base."""
+    server.settings["wal_level"] = "logical"
+    server.restart()
+    told = settings(
+        database.dsn, "public.t*", hybrid=hybrid("auto", tables={"public.tt": "trigger"})
+    )
+    with database.connect() as source:
+        source.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
+        source.execute("CREATE TABLE tt (id bigint PRIMARY KEY, v text)")
+        source.execute("INSERT INTO tt VALUES (1, 'before')")
+        with Running(told, store) as capture:
+            capture.wait_until(lambda: modes(source) == {"t": "WAL", "tt": "TRIGGER"})
+            source.execute("INSERT INTO tt VALUES (2, 'seen')")
+            wait_drained(capture, store, 1)
+        source.execute("INSERT INTO tt VALUES (3, 'in the base, and not in the log')")
+        oid = oid_of(source, "public.tt")
+        take(database.dsn, store, oid)
+        base = newest_positions(store)[oid]
+        with connect(database.dsn) as conn:
+            drop_slot(conn, NAMES.slot)
+        with Running(told, store) as capture:
+            wait_drained(capture, store, 2)
+            assert [change.end_lsn > base for change in read_changes(store)] == [False, True]
+            capture.wait_until(lambda: oid in wanted_bases(store, newest_positions(store)))
 
 
 def test_f076_a_slot_that_is_lost_in_the_middle_of_a_hand_over_calls_it_off(

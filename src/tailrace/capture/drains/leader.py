@@ -42,6 +42,7 @@ from tailrace.control.tracking import Mode, forget, read_tracked, set_confirmed
 from tailrace.errors import NotLeading, SourceError, SourceGap
 from tailrace.failpoint import failpoint
 from tailrace.log import Writer
+from tailrace.log.bases import newest_positions
 from tailrace.log.tip import Tip
 from tailrace.log.wanted import SLOT_LOST, WantedBase, want_base
 from tailrace.model import Lsn
@@ -150,7 +151,7 @@ class DrainLeader:
         """The slot is gone, and with it what it had not delivered. Tables that came from it are not
         captured any more: they are taken up by triggers like new ones, and each that was captured
         before gets a new base; so does one that went back to triggers when the log had not got
-        there. What triggers have buffered is all there.
+        there, and one whose base is ahead of the log. What triggers have buffered is all there.
         """
         names, era = self._duties.names, tip.source.era
         logger.warning("slot is gone, triggers take over slot=%s", names.slot)
@@ -166,7 +167,20 @@ class DrainLeader:
                 # Else another source would take what is left in its buffer for its own.
                 if tracked.mode is Mode.WAL and tracked.oid not in read_buffers(conn):
                     forget(conn, tracked.oid, source=names.slot)
+            self._replace_bases(conn, tip)
         failpoint("slot.after_let_go")
+
+    def _replace_bases(self, conn: Connection, tip: Tip, *, but: Lsn | None = None) -> None:
+        """What a base shows that is ahead of the log, triggers may have buffered and the slot not
+        delivered: drains bring it once more, after the base.
+        """
+        source, era = self._duties.names.slot, tip.source.era
+        position = Lsn.of(insert_position(conn), era=era)
+        newest = newest_positions(self._store)
+        for oid in read_tracked(conn, source):
+            base = newest.get(oid, tip.position)
+            if base > tip.position and base != but:
+                want_base(self._store, WantedBase(oid, position, SLOT_LOST))
 
     def _lead(self, conn: Connection, drained: Drained, go_on: Callable[[], None]) -> None:
         duties, tip = self._duties, drained.tip
@@ -189,7 +203,10 @@ class DrainLeader:
             era=tip.source.era,
         )
         with closing(inserts_only), drains as drainer:
-            drainer.drain(go_on, always=drained.has_lost_slot)
+            header = drainer.drain(go_on, always=drained.has_lost_slot)
+            if drained.has_lost_slot and header is not None:
+                # Until now bases were taken as beside a slot, unless this drain has lent itself.
+                self._replace_bases(conn, tip, but=header.end)
             try:
                 housekeeping.start()
                 self._drain(conn, drainer, housekeeping, go_on)
