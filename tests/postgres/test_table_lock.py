@@ -16,7 +16,7 @@ from tailrace.postgres.session import Connection, connect
 from tailrace.postgres.table_lock import lock_out_writers, must_end_soon
 from tailrace.postgres.triggers import drop_triggers, install_triggers
 from tests.capture.running import NAMES, wait_until
-from tests.server import Database
+from tests.server import Database, ServerFactory
 
 _HELD = """
 SELECT relation::regclass::text FROM pg_locks
@@ -51,6 +51,28 @@ def test_partitions_are_locked_with_their_table_and_waited_for_no_longer_than_be
             lock_out_writers(conn, table, 200, wait_ms=1000)
             assert conn.execute(_HELD).fetchall() == [("public.low",), ("public.t",)]
             assert conn.execute("SHOW lock_timeout").fetchone() == ("200ms",)
+
+
+def test_writers_do_not_wait_for_a_standby_that_we_would_wait_for(
+    postgres_server: ServerFactory,
+) -> None:
+    server = postgres_server({"synchronous_standby_names": "nobody", "synchronous_commit": "local"})
+    with server.database() as database, database.connect() as admin:
+        admin.execute("CREATE TABLE public.t (id int)")
+
+        def give_up() -> None:
+            admin.execute("ALTER SYSTEM SET synchronous_standby_names TO ''")
+            admin.execute("SELECT pg_reload_conf()")
+
+        late = Timer(10, give_up)
+        late.start()
+        with connect(database.dsn) as conn:
+            (table,) = tables_matching(conn, ["public.t"])
+            with conn.transaction():
+                lock_out_writers(conn, table, 200)
+                conn.execute("INSERT INTO public.t VALUES (1)")
+            late.cancel()
+            assert admin.execute("SHOW synchronous_standby_names").fetchone() == ("nobody",)
 
 
 _WAITS = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation IS NOT NULL)"
