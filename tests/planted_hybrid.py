@@ -114,9 +114,9 @@ HYBRID_MUTANTS: Final = (
     ),
     Mutant(
         "a drain is appended before it is on the server's disk",
-        "capture/drains/drain.py",
-        '    "synchronous_commit": "local",\n',
-        '    "synchronous_commit": "off",\n',
+        "postgres/session.py",
+        '"synchronous_commit": "local",\n',
+        '"synchronous_commit": "off",\n',
         DRAIN,
     ),
     Mutant(

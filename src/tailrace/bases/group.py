@@ -20,6 +20,8 @@ from tailrace.bases.reading import Failure, Outcome, Reading
 from tailrace.bases.runner import Runner
 from tailrace.bases.stretch import TablePlan, plan_table
 from tailrace.bases.watching import Limits, watch
+from tailrace.capture.footing import was_drained_after
+from tailrace.capture.lent_snapshot import LentSnapshotHolder
 from tailrace.errors import SchemaError, SourceError, TailraceError
 from tailrace.failpoint import failpoint
 from tailrace.log import Base, BaseOrigin, SourceIdentity
@@ -164,6 +166,15 @@ class Group:
                 # Of several bases the one that reaches furthest counts.
                 raise SchemaError(
                     f"an older base of {relation.qualified} was folded past the new one",
+                    hint="it is read again",
+                    retry=True,
+                )
+            if not isinstance(self._holder, LentSnapshotHolder) and was_drained_after(
+                self._around.store, self._position
+            ):
+                # What triggers had buffered is in the base, and was drained behind it.
+                raise SourceError(
+                    f"the slot was lost while {relation.qualified} was read",
                     hint="it is read again",
                     retry=True,
                 )

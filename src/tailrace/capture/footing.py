@@ -13,6 +13,7 @@ A log that was begun for the WAL alone has no way to carry buffers, and stands o
 from __future__ import annotations
 
 from enum import StrEnum
+from itertools import takewhile
 from typing import Final
 
 import psycopg
@@ -21,6 +22,8 @@ from tailrace.capture.modes import HybridSettings
 from tailrace.capture.origin import BUFFERS
 from tailrace.log import Header, Reader, Tip, read_genesis
 from tailrace.log.header import DRAINED
+from tailrace.log.history import headers_back
+from tailrace.model import Lsn
 from tailrace.postgres.detection import can_use_logical_replication
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.session import Connection, connect, source_error
@@ -76,3 +79,9 @@ def is_drained(tip: Tip, genesis: Header) -> bool:
     if DRAINED in (tip.note or {}):
         return True
     return tip.segment_end == genesis.end and (genesis.note or {}).get(MODE) == DRAINS
+
+
+def was_drained_after(store: Store, position: Lsn) -> bool:
+    """Whether a drain ends after a position. Raises LogError."""
+    later = takewhile(lambda header: header.end > position, headers_back(store))
+    return any(DRAINED in (header.note or {}) for header in later)

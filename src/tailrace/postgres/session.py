@@ -71,7 +71,9 @@ PINNED: Final[Mapping[str, str]] = MappingProxyType(
         "row_security": "off",
         "default_transaction_isolation": "read committed",
         "default_transaction_read_only": "off",
-        "synchronous_commit": "on",
+        # A drain must be on this server's disk before it is logged. Standbys are not waited for: a
+        # commit that does keeps its locks, and no timeout ends it.
+        "synchronous_commit": "local",
         # Nothing of ours may hold a lock or wait for one for long; nor be ended for being idle.
         "lock_timeout": "5s",
         "statement_timeout": "60s",

@@ -34,11 +34,9 @@ def lock_out_writers(
     table are locked with it. `wait_ms` is for the table itself, if that may take longer.
     """
     timeouts = {"lock": str(wait_ms or lock_timeout_ms), "idle": str(HELD_MS_MAX)}
-    # A standby that does not answer would keep us from letting go.
     conn.execute(
         """SELECT set_config('lock_timeout', %(lock)s, true),
-                  set_config('idle_in_transaction_session_timeout', %(idle)s, true),
-                  set_config('synchronous_commit', 'local', true)""",
+                  set_config('idle_in_transaction_session_timeout', %(idle)s, true)""",
         timeouts,
     )
     name = qualified(table.schema, table.name)

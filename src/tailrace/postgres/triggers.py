@@ -188,10 +188,7 @@ def _locking(conn: Connection, table: TableInfo, lock_timeout_ms: int) -> Iterat
 
 
 def _limit_wait(conn: Connection, lock_timeout_ms: int) -> None:
-    # Nor for a standby that does not answer, with the lock in hand.
-    settings = """SELECT set_config('lock_timeout', %s, true),
-                         set_config('synchronous_commit', 'local', true)"""
-    conn.execute(settings, (str(lock_timeout_ms),))
+    conn.execute("SELECT set_config('lock_timeout', %s, true)", (str(lock_timeout_ms),))
 
 
 def _on_table(query: str, table: TableInfo) -> psycopg.sql.Composed:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import psycopg
 import pytest
 
+from tailrace.bases.reading import Outcome, Reading
+from tailrace.bases.runner import ThreadRunner
+from tailrace.bases.stretch import Stretch
 from tailrace.capture import Settings
 from tailrace.errors import SlotLost, SourceError
 from tailrace.log import Reader, read_genesis
@@ -19,7 +23,7 @@ from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.session import connect
 from tailrace.postgres.slot import drop_slot
 from tailrace.status import State, gather
-from tailrace.storage import FileStore
+from tailrace.storage import FileStore, Store
 from tests.bases.taking import take
 from tests.capture.hybrid.test_handover import modes, published, trigger_states
 from tests.capture.oracle import assert_equal, read_changes
@@ -269,33 +273,78 @@ def test_f077_a_slot_that_is_lost_falls_back_to_triggers_and_a_new_base(
         wait_drained(capture, store, 3)
 
 
-def test_f077_a_base_that_is_ahead_of_a_lost_slot_is_taken_again(
-    server: Server, database: Database, store: FileStore
-) -> None:
-    """The base shows what triggers have buffered; drains bring that once more, after the base."""
+@pytest.fixture
+def ahead(server: Server, database: Database, store: FileStore) -> Iterator[psycopg.Connection]:
+    """A slot that has not delivered a row of public.tt, which triggers have buffered."""
     server.settings["wal_level"] = "logical"
     server.restart()
-    told = settings(
-        database.dsn, "public.t*", hybrid=hybrid("auto", tables={"public.tt": "trigger"})
-    )
     with database.connect() as source:
         source.execute("CREATE TABLE t (id bigint PRIMARY KEY, v text)")
         source.execute("CREATE TABLE tt (id bigint PRIMARY KEY, v text)")
         source.execute("INSERT INTO tt VALUES (1, 'before')")
-        with Running(told, store) as capture:
+        with Running(told_apart(database), store) as capture:
             capture.wait_until(lambda: modes(source) == {"t": "WAL", "tt": "TRIGGER"})
             source.execute("INSERT INTO tt VALUES (2, 'seen')")
             wait_drained(capture, store, 1)
         source.execute("INSERT INTO tt VALUES (3, 'in the base, and not in the log')")
-        oid = oid_of(source, "public.tt")
-        take(database.dsn, store, oid)
-        base = newest_positions(store)[oid]
-        with connect(database.dsn) as conn:
-            drop_slot(conn, NAMES.slot)
-        with Running(told, store) as capture:
+        yield source
+
+
+def told_apart(database: Database) -> Settings:
+    """Of two tables one is captured by triggers for good."""
+    tables = {"public.tt": "trigger"}
+    return settings(database.dsn, "public.t*", hybrid=hybrid("auto", tables=tables))
+
+
+def test_f077_a_base_that_is_ahead_of_a_lost_slot_is_taken_again(
+    database: Database, store: FileStore, ahead: psycopg.Connection
+) -> None:
+    """The base shows what triggers have buffered; drains bring that once more, after the base."""
+    oid = oid_of(ahead, "public.tt")
+    take(database.dsn, store, oid)
+    base = newest_positions(store)[oid]
+    with connect(database.dsn) as conn:
+        drop_slot(conn, NAMES.slot)
+    with Running(told_apart(database), store) as capture:
+        wait_drained(capture, store, 2)
+        assert [change.end_lsn > base for change in read_changes(store)] == [False, True]
+        capture.wait_until(lambda: oid in wanted_bases(store, newest_positions(store)))
+
+
+class Interrupted(ThreadRunner):
+    """Something happens before the first stretches are read."""
+
+    def __init__(self, happens: Callable[[], None]) -> None:
+        super().__init__(2)
+        self._happens: Callable[[], None] | None = happens
+
+    def run(self, reading: Reading, store: Store, stretches: Sequence[Stretch]) -> list[Outcome]:
+        happens, self._happens = self._happens, None
+        if happens is not None:
+            happens()
+        return super().run(reading, store, stretches)
+
+
+def test_f077_a_base_is_taken_again_if_the_slot_is_lost_while_it_is_read(
+    database: Database, store: FileStore, ahead: psycopg.Connection
+) -> None:
+    """It is complete when the drains that take over have looked for such bases."""
+    oid = oid_of(ahead, "public.tt")
+    with ExitStack() as stack:
+
+        def lose_slot() -> None:
+            with connect(database.dsn) as conn:
+                drop_slot(conn, NAMES.slot)
+            capture = stack.enter_context(Running(told_apart(database), store))
             wait_drained(capture, store, 2)
-            assert [change.end_lsn > base for change in read_changes(store)] == [False, True]
-            capture.wait_until(lambda: oid in wanted_bases(store, newest_positions(store)))
+            # By now it has looked.
+            ahead.execute("INSERT INTO tt VALUES (4, 'after')")
+            wait_drained(capture, store, 3)
+
+        (result,) = take(database.dsn, store, oid, runner=Interrupted(lose_slot))
+    assert result.base is not None
+    assert [change.end_lsn > result.base.position for change in read_changes(store)] == [False] * 3
+    assert newest_positions(store)[oid] == result.base.position
 
 
 def test_f076_a_slot_that_is_lost_in_the_middle_of_a_hand_over_calls_it_off(

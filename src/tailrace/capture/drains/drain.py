@@ -51,8 +51,6 @@ _COMMIT_POLL_S: Final = 0.1
 _SETTINGS: Final = {
     "statement_timeout": "0",
     "idle_in_transaction_session_timeout": "120s",
-    # Our own commit must be on this server's disk; standbys are not waited for.
-    "synchronous_commit": "local",
 }
 
 

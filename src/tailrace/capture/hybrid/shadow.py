@@ -24,7 +24,7 @@ from tailrace.capture.hybrid.shadow_rows import changes_by_key, difference
 from tailrace.errors import SourceError, TailraceError
 from tailrace.model import Lsn
 from tailrace.postgres.blockers import listed, writers
-from tailrace.postgres.buffer import table_of_buffer
+from tailrace.postgres.buffer import read_buffers, table_of_buffer
 from tailrace.postgres.catalog import TableInfo
 from tailrace.postgres.frames import Frames
 from tailrace.postgres.pgoutput import Tag, parse_relation
@@ -55,7 +55,10 @@ SELECT lsn::text, data
   FROM pg_logical_slot_get_binary_changes(%(slot)s, %(end)s::pg_lsn, %(changes)s,
                                           'proto_version', '1',
                                           'publication_names', %(publications)s)
+ WHERE get_byte(data, 0) NOT IN (ascii('I'), ascii('U'), ascii('D'))
+    OR substring(data FROM 2 FOR 4) = ANY (%(oids)s)
 """
+"""Rows of the table and of its buffer alone: others' would have to be kept in memory as well."""
 
 
 class Shadow:
@@ -86,6 +89,8 @@ class Shadow:
         names = ",".join(f'"{name}"' for name in self._publications)
         asked = {"slot": self._slot, "changes": CHANGES_MAX, "publications": names}
         try:
+            oids = (self._table.oid, read_buffers(self._conn).get(self._table.oid, 0))
+            asked["oids"] = [oid.to_bytes(4) for oid in oids]
             # Up to now: what writers add meanwhile is for the next look, or this one might not end.
             asked["end"] = str(wal_position(self._conn))
             while rows := self._conn.execute(_READ, asked).fetchall():

@@ -27,6 +27,8 @@ _IDLE_MAX: Final = 4
 _SETTINGS: Final = {
     "statement_timeout": STATEMENT_TIMEOUT,
     "idle_in_transaction_session_timeout": "5min",
+    # What is delivered is as safe as the target keeps its own rows.
+    "synchronous_commit": "on",
 }
 
 
