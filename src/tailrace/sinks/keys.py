@@ -7,15 +7,18 @@ Python.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tailrace.model import Relation
+from tailrace.model import PgType, Relation
 
 _PRODUCT_MAX: Final = 1 << 62
+_FLOATS: Final = (PgType.FLOAT4, PgType.FLOAT8)
+_EXACT: Final = Context(prec=200_000, Emax=MAX_EMAX, Emin=MIN_EMIN)
 
 Codes: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
@@ -29,6 +32,16 @@ def steady_key(relation: Relation) -> tuple[str, ...]:
     instance, does not say the primary key's own.
     """
     return tuple(name for name in relation.column_names if name in relation.key)
+
+
+def plain_texts(texts: list[Any], kind: int) -> list[Any]:
+    """One text for values of a key's column that Postgres takes for one: 1.0 and 1.00, 0 and -0."""
+    if kind == PgType.NUMERIC:
+        return [text and str(Decimal(text).normalize(_EXACT)) for text in texts]
+    if kind == PgType.BPCHAR:
+        # Blanks at the end do not count, and there are more of them when the column gets longer.
+        return [text and text.rstrip(" ") for text in texts]
+    return ["0" if text == "-0" else text for text in texts] if kind in _FLOATS else texts
 
 
 def encode_keys(*tables: pa.Table) -> list[Codes]:

@@ -155,6 +155,26 @@ def test_same_change_is_the_same_message_and_keys_that_are_equal_share_a_lane() 
 
 
 @pytest.mark.parametrize("style", list(Style))
+@pytest.mark.parametrize(
+    ("kind", "before", "after"),
+    [(PgType.BPCHAR, "ab  ", "ab    "), (PgType.NUMERIC, "1.50", "1.500")],
+)
+def test_f058_row_keeps_its_lane_when_a_column_of_its_key_gets_longer(
+    style: Style, kind: int, before: str, after: str
+) -> None:
+    lanes = []
+    for value in (before, after, "7"):
+        made = relation(key=("id", "n"), columns={"id": kind, "n": PgType.INT4})
+        of_any_size = tuple(replace(column, typmod=-1) for column in made.columns)
+        source = Source(replace(made, columns=of_any_size))
+        source.insert(id=value, n=1)
+        (message,) = messages(source.take(), style)
+        assert value in message.key
+        lanes.append(message.lane)
+    assert lanes[0] == lanes[1] != lanes[2]
+
+
+@pytest.mark.parametrize("style", list(Style))
 def test_f058_row_keeps_its_lane_when_a_frame_tells_the_key_in_the_order_of_the_columns(
     style: Style,
 ) -> None:

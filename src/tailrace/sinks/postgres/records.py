@@ -10,8 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +20,7 @@ from tailrace.model.change import BEFORE, COMMIT_LSN, META_COLUMNS, OP, ORDINAL,
 from tailrace.postgres.binaries import Array
 from tailrace.postgres.session import Connection
 from tailrace.sinks.fold import Fold
-from tailrace.sinks.keys import Mask, Rows, steady_key
+from tailrace.sinks.keys import Mask, Rows, plain_texts, steady_key
 from tailrace.sinks.letters.message import Message, lane_of, place_of
 from tailrace.sinks.postgres.change_texts import before_text, names_text
 from tailrace.sinks.postgres.merge import merge
@@ -31,8 +30,6 @@ from tailrace.sinks.postgres.target import Target
 from tailrace.sinks.postgres.types import target_type
 from tailrace.sinks.postgres.value_texts import leftovers, texts_of
 
-_FLOATS: Final = (PgType.FLOAT4, PgType.FLOAT8)
-_EXACT: Final = Context(prec=200_000, Emax=MAX_EMAX, Emin=MIN_EMIN)
 """A numeric has at most 131,072 digits before its point and 16,383 behind it."""
 
 
@@ -209,21 +206,11 @@ def key_texts(rows: pa.Table, relation: Relation) -> list[str]:
     kinds = {column.name: target_type(relation, column).oid for column in relation.columns}
     names = steady_key(relation)
     columns = [
-        _plain(column.to_pylist(), kinds[name])
+        plain_texts(column.to_pylist(), kinds[name])
         for name, column in zip(names, texts_of(rows, names), strict=True)
     ]
     encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
     return [encode(dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
-
-
-def _plain(texts: list[Any], kind: int) -> list[Any]:
-    """1.0 and 1.00 are one key, and so are 0 and -0."""
-    if kind == PgType.NUMERIC:
-        return [text and str(Decimal(text).normalize(_EXACT)) for text in texts]
-    if kind == PgType.BPCHAR:
-        # Blanks at the end do not count, and there are more of them when the column gets longer.
-        return [text and text.rstrip(" ") for text in texts]
-    return ["0" if text == "-0" else text for text in texts] if kind in _FLOATS else texts
 
 
 def _places(rows: pa.Table, is_main: Mask, sequence: int) -> tuple[list[str], list[str]]:

@@ -21,9 +21,9 @@ import pyarrow.compute as pc
 
 from tailrace import __version__
 from tailrace.decode import TableChanges, change_schema
-from tailrace.model import Lsn, Op, Relation
+from tailrace.model import Lsn, Op, PgType, Relation
 from tailrace.model.change import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, XID
-from tailrace.sinks.keys import Mask, Rows
+from tailrace.sinks.keys import Mask, Rows, plain_texts
 from tailrace.sinks.letters.message import TABLE_LANE, Message, lane_of, place_of
 from tailrace.sinks.queue.json_columns import Array, Style, iso_times, joined, or_null
 from tailrace.sinks.queue.rows_json import RowsJson, flat, rows_json
@@ -197,11 +197,29 @@ def _is_one_of(ops: list[str], *wanted: str) -> Mask:
 
 def _lanes(relation: Relation, part: _Part) -> list[str]:
     """By key, hashed once for each; a row without one is alone in its lane."""
-    by_key = {key: lane_of(relation.qualified, key) for key in set(part.keys)}
+    plain = _plain_keys(relation, list(set(part.keys)))
+    by_key = {key: lane_of(relation.qualified, text) for key, text in plain.items()}
     return [
         TABLE_LANE if op == Op.TRUNCATE else by_key[key] if key else lane_of("", event_id)
         for op, key, event_id in zip(part.ops, part.keys, part.event_ids, strict=True)
     ]
+
+
+def _plain_keys(relation: Relation, keys: list[str]) -> dict[str, str]:
+    """By key, what its lane is known by: the same however a value is spelt, also after its column
+    was given more digits or blanks.
+    """
+    kinds = {column.name: relation.base_type(column)[0] for column in relation.columns}
+    respelt = [name for name in relation.key if kinds[name] in (PgType.NUMERIC, PgType.BPCHAR)]
+    plain = {key: key for key in keys}
+    if respelt:
+        found = [(key, json.loads(key)) for key in keys if key]
+        for name in respelt:
+            texts = plain_texts([values[name] for _, values in found], kinds[name])
+            for (_, values), text in zip(found, texts, strict=True):
+                values[name] = text
+        plain |= {key: _text(values) for key, values in found}
+    return plain
 
 
 def _truncate_row(load: Load) -> pa.Table:
@@ -229,5 +247,5 @@ def _texts(values: Array) -> list[str]:
     return found
 
 
-def _text(value: str) -> str:
+def _text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
