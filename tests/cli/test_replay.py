@@ -81,6 +81,8 @@ def test_dry_run_counts_and_asks_for_nothing(project: Project, flow: Replayed) -
     # The end of the range lies in the middle of a merged segment, or a time between two.
     ended = project.run("replay", STREAM, "--from", FROM, "--to", TO, "--key", "id=1", "--dry-run")
     assert "at most" in ended.out, "it does not look at keys"
+    ended = project.run("replay", STREAM, "--from", FROM, "--key", "idd=1", "--dry-run")
+    assert ended.failure == (2, "idd is not a key column of public.orders", "key: id")
     ended = project.run("replay", STREAM, "--from", "2000-01-01 00:11:41.5", "--dry-run")
     assert "public.orders  4 changes" in ended.out
     assert flow.replays.current(STREAM) is None
@@ -132,7 +134,7 @@ def test_replay_whose_stream_is_removed_meanwhile_is_not_watched_for_ever(
 
     monkeypatch.setattr("tailrace.streams.replay.Replays", Watched)
     ended = project.run("replay", STREAM, "--from", FROM)
-    assert ended.code == 0
+    assert ended.code == 1
     assert "cancelled: 0 changes; the stream was removed" in ended.out
 
 

@@ -304,6 +304,10 @@ def test_f014_a_stream_that_waits_or_fell_off_the_log_is_told_in_the_table_when_
         state = StreamState("lake", at, None, is_stopped=False)
         place = FakePlace(wish, state, Tally(2, 10))
         node.places = [place]
+        none = "none of its tables is taken up yet: public.*"
+        wait_until(lambda: row() == (Status.HEALTHY, none, "0/2000", 10))
+        state = replace(state, taken=(Taken(7, "public", "t", Lsn(1), at.position),))
+        place.state = state
         wait_until(lambda: row() == (Status.HEALTHY, None, "0/2000", 10))
         down = SinkError("the sink is down", hint="wait", retry=True)
         with conn.transaction():

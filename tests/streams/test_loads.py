@@ -21,11 +21,12 @@ from tailrace.log.bases import newest_bases
 from tailrace.log.retention import RetentionPolicy, reader_positions, retain
 from tailrace.model import Lsn, Relation
 from tailrace.sinks import Load
-from tailrace.spark.selection import EVERYTHING
+from tailrace.spark.selection import EVERYTHING, Selection
 from tailrace.storage import MemoryStore
 from tailrace.streams.loading import base_rows
 from tailrace.streams.preparing import Stopped, load_due
 from tailrace.streams.record import StreamRecord
+from tailrace.streams.removing import remove_stream
 from tests.log.faulty_store import Killed, dying
 from tests.spark.made_log import ITEMS, MadeLog, Row, Table
 from tests.streams.by_hand import STREAM, Run, WatchedSink, filled, rows_of
@@ -403,6 +404,42 @@ def test_load_is_not_put_over_what_another_log_has_left(log: MadeLog) -> None:
     with pytest.raises(SinkError, match="from another log"):
         Run(other.store, sink)
     assert rows_of(sink) == table.rows
+
+
+def test_load_is_not_put_over_what_another_stream_delivers(log: MadeLog) -> None:
+    """Two streams to one place; the first goes on as if nothing had happened to its rows."""
+    table, sink = filled(Table()), WatchedSink()
+    log.base_of(table)
+    Run(log.store, sink).to_end()
+    some = Selection.of(columns=None, where="id < 3")
+    with pytest.raises(SinkError, match=f"stream {STREAM} delivers public.orders to the same") as e:
+        Run(log.store, sink, stream="second", selection=some)
+    assert "tailrace stream rm" in e.value.hint and rows_of(sink) == table.rows
+    # Another place is fine, and so is this one when the other stream is over.
+    Run(log.store, WatchedSink(), stream="third").to_end()
+    remove_stream(log.store, STREAM)
+    Run(log.store, sink, stream="second").to_end()
+    assert rows_of(sink) == table.rows
+
+
+def test_two_streams_that_load_the_same_place_at_once_both_say_so(log: MadeLog) -> None:
+    class Shared(WatchedSink):
+        """The other one begins its load when this one has looked who else is there."""
+
+        has_begun = False
+
+        def load(self, load: Load, rows: Iterable[pa.Table]) -> None:
+            if not self.has_begun:
+                self.has_begun = True
+                Run(log.store, self, stream="second").to_end()
+            super().load(load, rows)
+
+    log.base_of(filled(Table()))
+    sink = Shared()
+    with pytest.raises(SinkError, match="stream second delivers"):
+        Run(log.store, sink)
+    with pytest.raises(SinkError, match="stream second delivers"):
+        Run(log.store, sink)
 
 
 def test_load_that_is_told_to_stop_leaves_the_target_as_it_was(log: MadeLog) -> None:

@@ -129,10 +129,9 @@ def test_f105_failure_that_is_tried_again_is_told_until_the_replay_gets_on(
         operator.turn()
         progress = flow.replays.progress(STREAM)
         assert progress is not None
-        told.append(("the sink? is away (wait for it)" in operator.note, facts(progress)))
+        told.append(("the sink is away (wait for it)" in operator.note, facts(progress)))
         if len(told) == 1:
-            # What a sink answers may be anything.
-            raise SinkError("the sink\udcff is away", hint="wait for it", retry=True)
+            raise SinkError("the sink is away", hint="wait for it", retry=True)
 
     flow.before_batch = fail_once
     operator.ask(1, 2)
@@ -140,10 +139,21 @@ def test_f105_failure_that_is_tried_again_is_told_until_the_replay_gets_on(
     assert flow.serve().state == "done"
     assert told == [
         (False, "0 changes"),
-        (True, "0 changes, tried again: the sink? is away (wait for it)"),
+        (True, "0 changes, tried again: the sink is away (wait for it)"),
         (False, "1 changes"),
     ]
     assert not flow.store.list(f"{layout.replay_prefix(STREAM)}trouble/")
+
+
+def test_f105_trouble_is_told_whatever_the_sink_has_answered(operator: Operator) -> None:
+    operator.ask(1, 2)
+    operator.turn()
+    replays = operator.flow.replays
+    request = replays.current(STREAM)
+    assert request is not None
+    replays.tell_trouble(request, "answered a\udcff")
+    progress = replays.progress(STREAM)
+    assert progress is not None and progress.trouble == "answered a?"
 
 
 def test_window_that_is_cleared_is_cancelled(operator: Operator) -> None:

@@ -57,18 +57,22 @@ def ls(
     from tailrace.sinks.queue.outbox import count_copies
 
     store = _store(config, stream)
+    found = False
     for name in [stream] if stream else _streams(store):
         letters = DeadLetters(store, name)
         for lane in _lanes(letters.names()):
             first, left = _first(letters, lane)
             if first is None:
                 continue
+            found = True
             if as_json:
                 typer.echo(json_text(_line(name, first, left)))
             else:
                 typer.echo(_shown(name, first, left))
         if not as_json and (copies := count_copies(store, name)):
             typer.echo(f"{name}  {copies} copies wait for the dead letter queue")
+    if not found and not as_json:
+        typer.echo("no dead letters", err=True)
 
 
 @dlq.command("show")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tailrace.storage import Store
     from tailrace.streams.kept_roster import Kept
     from tailrace.streams.replay import Outcome, Replays, Request
+    from tailrace.streams.replay.window import Window
 
 WAIT_S: Final = 30.0
 """How long a pipeline is waited for that takes the request up."""
@@ -78,7 +79,7 @@ def replay(
         request = replays.cancel(stream)
         if request is None:
             raise ConfigError(f"no replay of stream {stream} is under way")
-        _watch(replays, request, store)
+        _watch(replays, request, store, is_cancel=True)
     elif since is None:
         _show(replays, store, stream)
     else:
@@ -152,6 +153,7 @@ def _say_what_it_would_be(settings: Config, store: Store, request: Request) -> N
     tables = StreamRecord(store, request.stream).delivered_tables()
     reader = Reader(store)
     window = resolve(request, reader, tables, _holds(settings, store, request))
+    _check_key(settings, store, request, window)
     typer.echo(f"{request.window}: positions after {window.start} up to {window.end}")
     counts = survey(reader, window)
     # Which of a table's changes a key means is known only when they are read.
@@ -161,6 +163,19 @@ def _say_what_it_would_be(settings: Config, store: Store, request: Request) -> N
     if window.note:
         typer.echo(window.note)
     typer.echo("nothing was asked for")
+
+
+def _check_key(settings: Config, store: Store, request: Request, window: Window) -> None:
+    """Raise ConfigError if the key is none of the table's; which the pipeline would say as well."""
+    from tailrace.spark.selection import Selection
+    from tailrace.streams.replay.choice import choose
+    from tailrace.streams.replay.shapes import Shapes
+
+    kept, section = _kept(store, request.stream), settings.streams.get(request.stream)
+    own_key = kept.definition.key if kept is not None else section.key if section else None
+    selection = Selection(key=None if own_key is None else tuple(own_key))
+    shapes = Shapes(store, selection)
+    choose(request, selection, [shapes.of(table) for table in window.tables])
 
 
 def _holds(settings: Config, store: Store, request: Request) -> Holds:
@@ -211,8 +226,8 @@ def _show(replays: Replays, store: Store, stream: str) -> None:
         )
 
 
-def _watch(replays: Replays, request: Request, store: Store) -> None:
-    """Show how far it is until it is over."""
+def _watch(replays: Replays, request: Request, store: Store, *, is_cancel: bool = False) -> None:
+    """Show how far it is until it is over; exit status 1 unless it ends as it was meant to."""
     import time
 
     from rich.console import Console
@@ -249,6 +264,8 @@ def _watch(replays: Replays, request: Request, store: Store) -> None:
     typer.echo(_told(outcome))
     if outcome.state == "failed":
         raise TailraceError(f"the replay of stream {request.stream} has failed")
+    if outcome.state == "cancelled" and not is_cancel:
+        raise typer.Exit(1)
 
 
 def _told(outcome: Outcome) -> str:

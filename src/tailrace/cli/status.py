@@ -143,6 +143,8 @@ def _streams(streams: tuple[StreamReport, ...]) -> Iterator[tuple[str, str, str]
             yield "", "", f"stopped: {stream.stopped}"
         if stream.waiting:
             yield "", "", f"waiting for the base of {', '.join(stream.waiting)}"
+        for pattern in stream.uncaptured:
+            yield "", "", f"no table that {pattern} means is captured"
         if stream.dead_letters:
             letters = show_count(stream.dead_letters, "dead letter", "dead letters")
             waiting = show_count(stream.parked_keys, "row waits", "rows wait")

@@ -110,11 +110,11 @@ class StreamReport:
 
     `lag_bytes` is the WAL between it and the log's end, `lag_s` the age of the oldest commit that
     it has not delivered. `waiting` are tables whose base is not complete yet: the others flow
-    meanwhile. `error` says why it cannot go on from where it is, `stopped` why nobody delivers it:
-    it may lack tables although it is at the log's end. `verified` is what came of the last
-    comparison of all its tables with the source. `dead_letters` is what its queue has refused and
-    what waits behind it, in `parked_keys` rows. One that is not `is_configured` any more still
-    holds back retention, until it is removed.
+    meanwhile. `uncaptured` are patterns that mean no captured table. `error` says why it cannot go
+    on from where it is, `stopped` why nobody delivers it: it may lack tables although it is at the
+    log's end. `verified` is what came of the last comparison of all its tables with the source.
+    `dead_letters` is what its queue has refused and what waits behind it, in `parked_keys` rows.
+    One that is not `is_configured` any more still holds back retention, until it is removed.
     """
 
     name: str
@@ -122,6 +122,7 @@ class StreamReport:
     lag_bytes: int | None = None
     lag_s: float | None = None
     waiting: tuple[str, ...] = ()
+    uncaptured: tuple[str, ...] = ()
     error: str = ""
     stopped: str = ""
     verified: Verified | None = None
@@ -176,6 +177,7 @@ def gather(
         replace(
             _with_letters(_stream(name, positions.get(name), log, reader, now_s), reader.store),
             waiting=_matching(source.without_base, tables),
+            uncaptured=() if source.error else _uncaptured(source.tables, tables),
             stopped=dict(source.stopped).get(name, ""),
             verified=last_result(reader.store, name),
         )
@@ -264,6 +266,10 @@ def _matching(tables: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]
     return tuple(
         table for table, name in names if any(one.matches(name[0], name[1]) for one in parsed)
     )
+
+
+def _uncaptured(tables: Sequence[str], patterns: Sequence[str]) -> tuple[str, ...]:
+    return tuple(pattern for pattern in patterns if not _matching(tables, [pattern]))
 
 
 def _log(reader: Reader) -> LogReport:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import Final
 
 import pyarrow as pa
 
@@ -60,7 +61,7 @@ class Delivery:
         """`bases` are those that may be loaded, if any may. `counted` says how many of some changes
         are delivered, and are not there only to tell what became of them.
         """
-        self._stream = stream
+        self.stream: Final = stream
         self._sink = sink
         self._record = record
         self._writer = writer
@@ -93,7 +94,7 @@ class Delivery:
         known = frozenset(table.qualified for table in batch.tables)
         failpoint("batch.before_write")
         self._write(
-            Batch(self._stream, batch.sequence, batch.after, batch.upto, found.tables, known)
+            Batch(self.stream, batch.sequence, batch.after, batch.upto, found.tables, known)
         )
         failpoint("batch.after_write")
         self._record.finish(batch)
@@ -131,9 +132,11 @@ class Delivery:
         batch = self._fixed(self._planned(position, position, base))
         failpoint("load.before_write")
         self._sink.load(
-            Load(self._stream, batch.sequence, relation, base.position, base.taken_ts_us), rows
+            Load(self.stream, batch.sequence, relation, base.position, base.taken_ts_us), rows
         )
         failpoint("load.after_write")
+        # Once more: two that begin at the same time may not have seen each other.
+        self._require_alone(relation)
         self._record.finish(batch)
         failpoint("load.after_finish")
         self._advance(batch)
@@ -166,7 +169,7 @@ class Delivery:
         """Deliver a repair whose number somebody has taken, and go on behind it."""
         self._unfinished = None
         if not self._record.is_done(batch):
-            deliver_repair(self._stream, self._write, self._record, batch)
+            deliver_repair(self.stream, self._write, self._record, batch)
         self._sequence = batch.sequence + 1
 
     def abandon(self, unfinished: BatchRecord) -> None:
@@ -215,11 +218,22 @@ class Delivery:
         """A target that is new to the stream and yet has later batches of it would take this one
         for old and leave it out: the stream has lost its record, with its log for instance.
         """
-        recorded = self._sink.committed(self._stream, [relation])
+        recorded = self._sink.committed(self.stream, [relation])
+        if not recorded:
+            self._require_alone(relation)
         ahead = [name for name, number in recorded.items() if number >= self._sequence]
         # If it is another pipeline that is ahead, `fix` says so; or the load is done already.
         if ahead and not self._record.is_taken(self._sequence):
             raise SinkError(
-                f"the target of {ahead[0]} was filled by stream {self._stream} from another log",
+                f"the target of {ahead[0]} was filled by stream {self.stream} from another log",
                 hint="take what is there away, or deliver to another place",
             )
+
+    def _require_alone(self, relation: Relation) -> None:
+        """What one stream loads, another would go on from as if it were its own."""
+        for other in self._record.other_streams():
+            if self._sink.committed(other, [relation]):
+                raise SinkError(
+                    f"stream {other} delivers {relation.qualified} to the same place",
+                    hint=f"name another place, or end the other one: tailrace stream rm {other}",
+                )

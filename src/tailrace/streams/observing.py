@@ -66,6 +66,9 @@ class Observer:
         """As of now; what cannot be found out at this moment is left out."""
         state = place.state
         status, reason = self._status(state)
+        stream = place.wish.runnable
+        if reason is None and stream is not None and not state.taken:
+            reason = f"none of its tables is taken up yet: {', '.join(stream.tables)}"[:_REASON_MAX]
         position = state.delivered.position.commit_lsn if state.delivered is not None else None
         lag_bytes, lag_s = self._lag(position)
         letters = self.letters(place.wish.name)

@@ -95,10 +95,10 @@ def _load_again(
 def _load(
     delivery: Delivery, store: Store, base: Base, selection: Selection, stop: threading.Event
 ) -> None:
-    name = base.relation.qualified
-    logger.info("table loading table=%s position=%s rows=%d", name, base.position, base.row_count)
+    what = (delivery.stream, base.relation.qualified, base.position)
+    logger.info("table loading stream=%s table=%s position=%s rows=%d", *what, base.row_count)
     delivery.load(base, _until(stop, base_rows(store, base, selection)))
-    logger.info("table taken up table=%s position=%s", name, base.position)
+    logger.info("table loaded stream=%s table=%s position=%s", *what)
 
 
 def _until(stop: threading.Event, rows: Iterator[pa.Table]) -> Iterator[pa.Table]:

@@ -19,8 +19,9 @@ from typing import Final
 from tailrace.errors import LogFenced
 from tailrace.log import Reader, layout
 from tailrace.log.epochs import Fence
-from tailrace.log.retention import put_reader_position, set_reader_position
+from tailrace.log.retention import put_reader_position, reader_positions, set_reader_position
 from tailrace.model import Lsn, Offset
+from tailrace.sinks.sink import stream_of
 from tailrace.storage import ObjectExists, ObjectMissing, Store
 from tailrace.streams.batch_record import BatchRecord, sequence_of
 from tailrace.streams.taken import TakenTables, slowest
@@ -71,6 +72,10 @@ class StreamRecord:
         newest = self.newest()
         assert newest is not None, f"stream {self._stream} has begun and has no record"
         return newest
+
+    def other_streams(self) -> list[str]:
+        """The other streams that there are: whatever was removed is none."""
+        return sorted({stream_of(name) for name in reader_positions(self._store)} - {self._stream})
 
     def is_done(self, batch: BatchRecord) -> bool:
         """Whether the sink has this batch."""

@@ -238,7 +238,7 @@ class RunningStream:
         self._query = start_query(
             self._spark, stream, options, relay, checkpoints=self._checkpoints
         )
-        self._starts.begun(stream.name, self._query, now)
+        self._starts.begun(self._query, now)
         self._started_at = self._look_at = now
         logger.info("stream started stream=%s after=%s", stream.name, options.start)
 

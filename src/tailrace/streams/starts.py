@@ -39,7 +39,9 @@ class Starts:
         self._waiting: dict[str, float] = {}
 
     def may_begin(self, stream: str, now: float) -> bool:
-        """Whether it is a stream's turn; it asks again until it is."""
+        """Whether it is a stream's turn; it asks again until it is. One that does not begin then
+        has had its turn all the same.
+        """
         self._beginning = [
             (query, until)
             for query, until in self._beginning
@@ -48,11 +50,13 @@ class Starts:
         self._waiting[stream] = now
         asking = [name for name, at in self._waiting.items() if now - at < ASKS_S]
         self._waiting = {name: self._waiting[name] for name in asking}
-        return asking.index(stream) < self._at_once - len(self._beginning)
+        is_next = asking.index(stream) < self._at_once - len(self._beginning)
+        if is_next:
+            del self._waiting[stream]
+        return is_next
 
-    def begun(self, stream: str, query: Query, now: float) -> None:
-        """Its query has been started; it is up once its process has answered."""
-        self._waiting.pop(stream, None)
+    def begun(self, query: Query, now: float) -> None:
+        """A stream's query has been started; it is up once its process has answered."""
         self._beginning.append((query, now + PATIENCE_S))
 
 

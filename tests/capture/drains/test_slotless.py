@@ -74,7 +74,9 @@ def test_triggers_capture_what_the_wal_cannot_give(
         source.execute("DELETE FROM t WHERE id = 2")
         wait_drained(capture, store, 4)
         assert_equal(store, source, "public.t")
-        report = gather(told.duties.dsn, NAMES, Reader(store), {}, now_s=0.0)
+        streams = {"lake": ["public.t*", "public.nope"]}
+        report = gather(told.duties.dsn, NAMES, Reader(store), streams, now_s=0.0)
+        assert report.streams[0].uncaptured == ("public.nope",)
         assert (report.source.state, report.source.by_trigger) == (State.DRAINING, ("public.t",))
         assert report.is_healthy
     # Nothing is drained again by the next one, and nothing left out.

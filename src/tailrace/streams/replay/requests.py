@@ -88,7 +88,8 @@ class Replays:
         if other.id != request.id:
             raise ConfigError(
                 f"a replay of {other.window} of stream {request.stream} is under way",
-                hint=f"wait for it, or end it: tailrace replay {request.stream} --cancel",
+                hint=f"wait for it, or end it: tailrace replay {request.stream} --cancel; "
+                "while the stream is paused neither happens",
             )
         return True
 
