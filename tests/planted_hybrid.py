@@ -15,6 +15,13 @@ WRITERS: Final = ("tests/capture/hybrid/test_handover_writers.py",)
 
 HYBRID_MUTANTS: Final = (
     Mutant(
+        "a base stays that was taken beside a slot which is gone",
+        "capture/footing.py",
+        "    return any(DRAINED in (header.note or {}) for header in later)\n",
+        "    return not list(later) and False\n",
+        ("tests/capture/drains/test_slotless.py",),
+    ),
+    Mutant(
         "an error that comes in one piece is read when something more comes",
         "capture/streaming.py",
         "self._has_more = not is_all or wire.has_ended",

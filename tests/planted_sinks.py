@@ -8,6 +8,27 @@ from tests.planted import Mutant
 
 SINK_MUTANTS: Final = (
     Mutant(
+        "a stream without a table keeps its turn to begin",
+        "streams/starts.py",
+        "            del self._waiting[stream]\n",
+        "            pass\n",
+        ("tests/streams/test_starts.py",),
+    ),
+    Mutant(
+        "a stream loads what another one delivers to",
+        "streams/delivery.py",
+        "        for other in self._record.other_streams():\n",
+        "        for other in ():\n",
+        ("tests/streams/test_loads.py",),
+    ),
+    Mutant(
+        "a row leaves its lane when its key is given more blanks",
+        "sinks/queue/envelope.py",
+        "    if respelt:\n",
+        "    if not relation:\n",
+        ("tests/sinks/queue/test_envelope.py",),
+    ),
+    Mutant(
         "a zombie redrives rows",
         "sinks/postgres/redriving.py",
         "            self.look()\n",

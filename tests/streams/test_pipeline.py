@@ -64,7 +64,9 @@ def test_log_is_delivered_to_every_sink_while_it_grows(
         stream("console", ConsoleSink(shown)),
     ]
     names = [each.name for each in streams]
-    with RunningPipeline(spark, log.store, tmp_path, *streams) as at_work:
+    # One that has no table yet holds up nobody.
+    idle = Stream("idle", ["public.nowhere"], lambda _: MemorySink())
+    with RunningPipeline(spark, log.store, tmp_path, idle, *streams) as at_work:
         at_work.wait_for(log.end, *names)
         log.insert(orders, 200)
         merge_all(log)

@@ -35,9 +35,10 @@ from tailrace.errors import (
     TailraceError,
 )
 from tailrace.log import read_genesis
+from tailrace.postgres.detection import must_have_wal
 from tailrace.postgres.lock_session import LockSession, refuse_pooler
 from tailrace.postgres.replication import ReplicationConnection
-from tailrace.postgres.session import connect
+from tailrace.postgres.session import connect, source_error
 from tailrace.postgres.slot import classify, read_slot
 from tailrace.storage import Store
 
@@ -118,6 +119,8 @@ class Daemon:
 
     def _lead_once(self) -> None:
         wanted = self._footing()
+        if wanted is Footing.DRAINS and not self._is_settled:
+            self._check_triggers()
         session = self._win_leadership(wanted)
         if session is None:
             return
@@ -138,6 +141,18 @@ class Daemon:
         if isinstance(session, LockSession):
             return DrainLeader(session, *around, metrics=self._metrics, stop=self._stop)
         return Leader(session, *around, metrics=self._metrics, stop=self._stop)
+
+    def _check_triggers(self) -> None:
+        """Raise SourceError if the log goes on with what triggers have buffered, none may be used
+        any more, and no slot can take their place. Also who would only stand by does not start.
+        """
+        duties = self._duties
+        if not duties.hybrid.may_use_triggers:
+            try:
+                with connect(duties.dsn) as conn:
+                    must_have_wal(conn, duties.names)
+            except psycopg.Error as error:
+                raise source_error(error) from error
 
     def _footing(self) -> Footing:
         duties = self._duties

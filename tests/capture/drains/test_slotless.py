@@ -19,6 +19,7 @@ from tailrace.errors import SlotLost, SourceError
 from tailrace.log import Reader, read_genesis
 from tailrace.log.bases import newest_positions
 from tailrace.log.wanted import SLOT_LOST, lost_with_slot, wanted_bases
+from tailrace.postgres.lock_session import LockSession
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.session import connect
 from tailrace.postgres.slot import drop_slot
@@ -27,7 +28,7 @@ from tailrace.storage import FileStore, Store
 from tests.bases.taking import take
 from tests.capture.hybrid.test_handover import modes, published, trigger_states
 from tests.capture.oracle import assert_equal, read_changes
-from tests.capture.running import Running, hybrid, settings
+from tests.capture.running import Running, hybrid, settings, wait_until
 from tests.capture.tracked import oid_of
 from tests.server import VERSIONS, Database, Server, ServerFactory
 
@@ -116,9 +117,14 @@ def test_wal_mode_over_a_log_of_triggers_does_not_start_without_logical_and_chan
 ) -> None:
     with Running(told, store) as capture:
         capture.wait_until(lambda: modes(source) == {"t": "TRIGGER"})
-    with Running(settings(database.dsn, "public.t*", hybrid=hybrid("wal")), store) as capture:
-        error = capture.fails_with(SourceError)
-    assert str(error) == "wal_level is replica, capture from the wal needs logical"
+    other = LockSession(database.dsn)
+    wait_until(lambda: other.try_lock(NAMES.slot))
+    # It does not stand by either; and then there is nobody to stand by for.
+    for _ in range(2):
+        with Running(settings(database.dsn, "public.t*", hybrid=hybrid("wal")), store) as capture:
+            error = capture.fails_with(SourceError)
+        assert str(error) == "wal_level is replica, capture from the wal needs logical"
+        other.close()
     assert (modes(source), trigger_states(source, "t")) == ({"t": "TRIGGER"}, ["A", "A"])
     source.execute("INSERT INTO t VALUES (1, 'meanwhile')")
     with Running(told, store) as capture:

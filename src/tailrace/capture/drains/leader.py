@@ -47,7 +47,7 @@ from tailrace.log.tip import Tip
 from tailrace.log.wanted import SLOT_LOST, WantedBase, want_base
 from tailrace.model import Lsn
 from tailrace.postgres.buffer import read_buffers
-from tailrace.postgres.detection import can_use_logical_replication, must_have_wal
+from tailrace.postgres.detection import can_use_logical_replication
 from tailrace.postgres.leading import as_leader, must_lead
 from tailrace.postgres.lock_session import LockSession
 from tailrace.postgres.publication import drop_publication
@@ -129,9 +129,6 @@ class DrainLeader:
 
         to = Attachment(conn, self._store, duties.names, self._writer_id, go_on, with_buffers=True)
         drained = attach_drains(to)
-        if is_first and not duties.hybrid.may_use_triggers:
-            # The log was begun by triggers. Until a slot has begun theirs is all that it gets.
-            must_have_wal(conn, duties.names)
         migrate(conn)
         if drained.has_lost_slot:
             self._let_go_of_slot(conn, drained.tip)
