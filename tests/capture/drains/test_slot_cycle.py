@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
+import numpy as np
 import psycopg
 import pytest
 from psycopg import sql
@@ -20,6 +21,7 @@ from tailrace.capture.assembly import Assembly, Whole
 from tailrace.capture.buffers.shapes import BufferShapes, ask_for_base
 from tailrace.capture.buffers.translate import Translator
 from tailrace.capture.buffers.translating import TranslatingWriter
+from tailrace.capture.drains.outstanding import Outstanding
 from tailrace.capture.drains.passed_marks import PassedMarks, put_mark
 from tailrace.capture.drains.slot_begin import begin_slot
 from tailrace.errors import SourceError
@@ -341,3 +343,15 @@ def test_f072_rounds_of_drains_and_slots_beside_writers_have_every_row_once(
     assert found and len(found) == len(set(found))
     assert folded(store) == source_rows(conn)
     assert buffered_count(conn, "public.t") == 0
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "is_seen"), [("{0}:{5}:", True), ("{0}:{5}:{1}", False), ("{0}:{1}:", False)]
+)
+def test_f077_ids_that_were_streamed_are_compared_across_their_wrap(
+    snapshot: str, is_seen: bool
+) -> None:
+    """Frames have the lower half of an id; a snapshot has all of it."""
+    wrap = 1 << 32
+    streamed = Outstanding(xids=np.array([1, wrap - 3], dtype=np.int64))
+    assert streamed.is_seen_by(snapshot.format(*(wrap + n for n in range(6)))) == is_seen

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,9 +67,9 @@ class Outstanding:
     def is_seen_by(self, snapshot: str) -> bool:
         """Whether a snapshot shows every transaction that was streamed."""
         _, xmax, running = snapshot.split(":")
-        open_ones = {int(xid) for xid in running.split(",") if xid}
-        xids = [_whole(xid, int(xmax)) for xid in self.xids.tolist()]
-        return not any(xid >= int(xmax) or xid in open_ones for xid in xids)
+        open_ones = np.array([int(xid) for xid in running.split(",") if xid], np.int64)
+        xids = _whole(self.xids, int(xmax))
+        return not ((xids >= int(xmax)) | np.isin(xids, open_ones)).any()
 
     def exists_in(self, table_oid: int) -> sql.Composed:
         """Asks whether a table's buffer has such rows."""
@@ -136,9 +136,12 @@ def _oldest_xid(conn: Connection, tables: list[int], outstanding: Outstanding) -
     return min([*running, *seen], default=None)
 
 
-def _whole(xid: int, end: int) -> int:
-    """An id of 32 bits, with its epoch: all that can be met are within half a circle of `end`."""
-    return end + (xid - end + _HALF) % (2 * _HALF) - _HALF
+_Ids = TypeVar("_Ids", int, NDArray[np.int64])
+
+
+def _whole(xids: _Ids, end: int) -> _Ids:
+    """Ids of 32 bits, with their epoch: all that can be met are within half a circle of `end`."""
+    return end + (xids - end + _HALF) % (2 * _HALF) - _HALF
 
 
 def _logged(reader: Reader, since: Lsn) -> tuple[dict[int, NDArray[np.int64]], NDArray[np.int64]]:
