@@ -14,14 +14,18 @@ import pytest
 from psycopg import sql
 
 from tailrace.capture import Settings
+from tailrace.capture.hybrid.upkeep import TriggerUpkeep
+from tailrace.control.tracking import Tracked, read_tracked
 from tailrace.log.bases import newest_positions
 from tailrace.log.wanted import wanted_bases
+from tailrace.postgres.catalog import TableInfo
 from tailrace.postgres.selection import Selection
+from tailrace.postgres.session import Connection
 from tailrace.storage import FileStore
 from tests.capture.hybrid.test_handover import modes, published, trigger_states
 from tests.capture.oracle import assert_equal, read_changes
-from tests.capture.running import Running, hybrid, settings, wait_caught_up
-from tests.capture.tracked import buffer_of
+from tests.capture.running import NAMES, Running, hybrid, settings, wait_caught_up
+from tests.capture.tracked import buffer_of, oid_of
 from tests.disk import small_disk
 from tests.server import Database
 
@@ -141,6 +145,44 @@ def test_f080_a_table_that_is_captured_may_become_a_partition_of_another(
     told_of = [(change.relation.name, (change.new or {})["id"]) for change in read_changes(store)]
     assert told_of == [("moved", "1"), ("parted", "2"), ("parted", "3"), ("moved", "4")]
     assert len(wanted_bases(store, newest_positions(store))) == 2
+
+
+@pytest.mark.parametrize("mode", ["TRIGGER", "TRANSITIONING"])
+def test_f080_a_partition_that_leaves_its_table_when_it_was_just_let_go_is_captured_once(
+    database: Database,
+    source: psycopg.Connection,
+    store: FileStore,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+) -> None:
+    let_go = TriggerUpkeep.let_go
+    source.execute("CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    source.execute("CREATE TABLE moved (id int PRIMARY KEY)")
+    names = ["t", "moved", "parted"]
+    lead_to(database, source, store, names)
+    oid = oid_of(source, "public.moved")
+
+    def detach(
+        upkeep: TriggerUpkeep, conn: Connection, tracked: Tracked, table: TableInfo | None
+    ) -> None:
+        let_go(upkeep, conn, tracked, table)
+        if tracked.oid == oid and oid not in read_tracked(conn, NAMES.slot):
+            with database.connect() as other:
+                other.execute("ALTER TABLE parted DETACH PARTITION moved")
+
+    monkeypatch.setattr(TriggerUpkeep, "let_go", detach)
+    with Running(told(database, mode), store) as capture:
+        capture.wait_until(lambda: modes(source) == dict.fromkeys(names, mode))
+        source.execute("ALTER TABLE parted ATTACH PARTITION moved FOR VALUES FROM (0) TO (100)")
+        detached = "SELECT NOT relispartition FROM pg_class WHERE oid = %s"
+        capture.wait_until(lambda: source.execute(detached, [oid]).fetchone() == (True,))
+        capture.wait_until(lambda: set(modes(source)) == set(names))
+        by_trigger = modes(source)["moved"] != "WAL"
+        assert len(trigger_states(source, "moved")) == (2 if by_trigger else 0)
+        source.execute("INSERT INTO moved VALUES (4)")
+        wait_caught_up(capture, source)
+    found = [(change.relation.name, (change.new or {})["id"]) for change in read_changes(store)]
+    assert found == [("moved", "4")]
 
 
 def test_f080_streams_share_a_capture_and_leave_it_while_it_is_handed_over(

@@ -84,8 +84,10 @@ class HybridTables:
         # Without a slot nothing depends on them, and they are made anew before one begins.
         if task.has_slot:
             self._mend(conn)
+        self._let_go(conn, self._look(conn))
+        # Anew: what was let go, as a partition, may be a table of its own again by now. It is taken
+        # up like a new one; whoever still held it for captured would put its triggers back.
         captured = self._look(conn)
-        self._let_go(conn, captured)
         self._handover.end_shadows_but(captured.transitioning)
         self._watch.look(conn, captured.oids)
         refusals = []
