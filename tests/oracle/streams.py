@@ -122,15 +122,17 @@ class Soak:
         return sum(sum(self._letters(name).values()) for name in QUEUES), self._repeated()
 
     def redrive(self) -> None:
-        """Nothing is refused any more: then everything arrives."""
+        """Nothing is refused any more: then everything arrives. A redrive ends where a server does
+        not answer in time, as on a busy machine: what it has left is asked for again.
+        """
         for mood in self.moods.values():
             mood.is_healed = True
-        for name in QUEUES:
-            asking.answer(asking.start(self.nodes.config, "dlq", "redrive", name))
 
         def problems() -> list[str]:
-            left = [f"{name} has letters" for name in QUEUES if self._letters(name)]
-            return left or self._problems()
+            left = [name for name in QUEUES if self._letters(name)]
+            for name in left:
+                asking.answer(asking.start(self.nodes.config, "dlq", "redrive", name))
+            return [f"{name} has letters" for name in left] or self._problems()
 
         settle(problems, patience_s=PATIENCE_S, pause_s=LOOK_S)
 
