@@ -32,7 +32,8 @@ def test_f097_requests_stay_within_the_limits_and_oversize_records_are_dead_lett
     sink.write(batch_of(1, source.take(), stream=STREAM))
     sink.close()
     assert max(len(request) for request in kinesis.gate.requests) <= 500
-    assert len(kinesis.received()) == 706
+    # A server that takes its time may be sent the same once more.
+    assert len({each["source"]["event_id"] for each in kinesis.received()}) == 706
     kept = DeadLetters(store, STREAM)
     (letter,) = [kept.read(name) for name in kept.names()]
     assert letter.error.startswith("oversize") and json.loads(letter.key) == {"id": 7}
