@@ -152,14 +152,14 @@ SINK_MUTANTS: Final = (
         "streams/observing.py",
         "t.generation < lost.get(t.oid, t.generation)",
         "t.oid not in lost and t.generation < lost.get(t.oid, t.generation)",
-        ("tests/streams/test_control.py",),
+        ("tests/streams/control/test_control.py",),
     ),
     Mutant(
         "a pipeline that was fenced leads again without the lock",
         "streams/leading.py",
         "            self._presumed.discard(name)\n",
         "            pass\n",
-        ("tests/streams/test_control.py",),
+        ("tests/streams/control/test_control.py",),
     ),
     Mutant(
         "a batch that a database has is written again",

@@ -207,7 +207,9 @@ def test_f099_too_many_copies_that_wait_stop_the_stream_until_they_are_sent(
     sink.close()
 
 
-def test_copies_end_also_if_they_are_told_to_just_when_they_look_for_news() -> None:
+def test_copies_end_also_if_they_are_told_to_just_when_they_look_for_news(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     store = MemoryStore()
     outbox = Outbox(store, STREAM, LetterLimits())
     copier = Copier(outbox, Mock(), STREAM, WindowLimits())
@@ -220,7 +222,7 @@ def test_copies_end_also_if_they_are_told_to_just_when_they_look_for_news() -> N
             wait_until(lambda: copier._stop.is_set() and copier._news.is_set())
         clear()
 
-    copier._news.clear = told_first  # type: ignore[method-assign]
+    monkeypatch.setattr(copier._news, "clear", told_first)
     copier.start()
     wait_until(lambda: ending.ident is not None)
     ending.join(5.0)

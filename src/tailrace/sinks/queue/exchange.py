@@ -13,7 +13,7 @@ import io
 import socket
 import ssl
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -22,6 +22,9 @@ _SLICE_BYTES: Final = 64 << 10
 """With TLS a socket's timeout holds for some KiB of what is sent, not for all of it."""
 
 _LAST_LOOK_S: Final = 0.001
+_NOT_BEGUN: Final[Any] = None
+"""What an answer has for headers until it has begun, though its declared type does not say so."""
+
 _SWITCHING: Final = http.HTTPStatus.SWITCHING_PROTOCOLS
 """What comes behind it is no HTTP; nobody has asked for that."""
 
@@ -52,8 +55,7 @@ class _Response(http.client.HTTPResponse):
     def begin(self) -> None:
         super().begin()
         while self.status < http.HTTPStatus.OK and self.status != _SWITCHING:
-            # Without headers it has not begun.
-            self.headers = self.msg = None  # type: ignore[assignment]
+            self.headers = self.msg = _NOT_BEGUN
             super().begin()
 
 

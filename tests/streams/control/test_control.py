@@ -16,7 +16,6 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.types.json import Jsonb
 
-from tailrace.control.schema import migrate
 from tailrace.control.stream_reports import Tally
 from tailrace.control.streams import (
     STREAMS_CHANNEL,
@@ -32,9 +31,8 @@ from tailrace.log.retention import reader_positions
 from tailrace.log.wanted import SLOT_LOST, WantedBase, want_base
 from tailrace.model import Lsn, Offset
 from tailrace.postgres.lock_session import LockSession
-from tailrace.postgres.session import connect
 from tailrace.sinks.memory import MemorySink
-from tailrace.storage import MemoryStore, Store
+from tailrace.storage import Store
 from tailrace.streams import Stream, StreamState, control, observing
 from tailrace.streams.control import Control
 from tailrace.streams.delivery import Delivered
@@ -44,7 +42,6 @@ from tailrace.streams.record import StreamRecord
 from tailrace.streams.replay.keys import Keys
 from tailrace.streams.taken import Taken
 from tests.capture.running import PATIENCE_S, wait_until
-from tests.log.making import begin
 from tests.proxy import Pooler, Proxy
 from tests.server import Database
 
@@ -96,20 +93,6 @@ class Node:
         if kept.definition.where == "bad":
             raise ConfigError("the where is bad")
         return Stream(kept.name, kept.definition.tables, lambda _: MemorySink())
-
-
-@pytest.fixture
-def store() -> Store:
-    store = MemoryStore()
-    begin(store)
-    return store
-
-
-@pytest.fixture
-def conn(database: Database) -> Iterator[psycopg.Connection]:
-    with connect(database.dsn) as conn:
-        migrate(conn)
-        yield conn
 
 
 @contextmanager

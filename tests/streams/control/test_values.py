@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
-from tailrace.control.schema import migrate
 from tailrace.control.stream_reports import Tally
 from tailrace.control.streams import Status, read_streams
 from tailrace.errors import SinkError
-from tailrace.postgres.session import connect
-from tailrace.storage import MemoryStore, Store
+from tailrace.storage import Store
 from tailrace.streams.stream import StreamState
 from tests.capture.running import wait_until
-from tests.log.making import begin
 from tests.server import Database
-from tests.streams.test_control import INSERT, SOURCE, FakePlace, Node, running
-
-
-@pytest.fixture
-def store() -> Store:
-    store = MemoryStore()
-    begin(store)
-    return store
-
-
-@pytest.fixture
-def conn(database: Database) -> Iterator[psycopg.Connection]:
-    with connect(database.dsn) as conn:
-        migrate(conn)
-        yield conn
+from tests.streams.control.test_control import INSERT, SOURCE, FakePlace, Node, running
 
 
 @pytest.mark.parametrize("options", ['{"a": 1e5000}', f'{{"a": {"[" * 5000}{"]" * 5000}}}'])

@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from tailrace.control.schema import migrate
 from tailrace.control.streams import declare, reporting
 from tailrace.errors import SourceError
 from tailrace.postgres.lock_session import LockSession
-from tailrace.postgres.session import connect
-from tailrace.storage import MemoryStore, Store
+from tailrace.storage import Store
 from tailrace.streams.leading import Leadership
 from tests.capture.running import wait_until
-from tests.log.making import begin
 from tests.server import Database
-from tests.streams.test_control import LAKE, MEMORY, SOURCE, Node, running
-
-
-@pytest.fixture
-def store() -> Store:
-    store = MemoryStore()
-    begin(store)
-    return store
-
-
-@pytest.fixture
-def conn(database: Database) -> Iterator[psycopg.Connection]:
-    with connect(database.dsn) as conn:
-        migrate(conn)
-        yield conn
+from tests.streams.control.test_control import LAKE, MEMORY, SOURCE, Node, running
 
 
 class BreakingSession(LockSession):
