@@ -22,6 +22,7 @@ from tailrace.log.ranges import Ranges
 from tailrace.model import Lsn
 from tailrace.postgres.frames import Frames
 from tailrace.storage import ObjectExists, Store
+from tailrace.storage.store import Entries
 
 logger = logging.getLogger(__name__)
 
@@ -53,16 +54,18 @@ class Merger:
         """Merge at most one run, delete what earlier merges made dead; returns how many were
         merged.
         """
-        self._delete_dead(now_s)
-        run = self._next_run(now_s)
+        # Small ones first: what is merged meanwhile is then seen as such.
+        small, merged = self._store.list(layout.SEGMENTS), self._store.list(layout.MERGED)
+        self._delete_dead(small, merged, now_s)
+        run = self._next_run(small, merged, now_s)
         if run:
             self._merge(run)
         return len(run)
 
-    def _next_run(self, now_s: float) -> list[Header]:
+    def _next_run(self, small: Entries, merged: Entries, now_s: float) -> list[Header]:
         """The oldest run of small segments that is worth a merge."""
         run = _Run(self._policy)
-        for header in self._candidates(now_s):
+        for header in self._candidates(small, merged, now_s):
             if not run.takes(header):
                 if run.is_worth_it:
                     break
@@ -71,16 +74,15 @@ class Merger:
                 run.add(header)
         return run.headers if run.is_worth_it else []
 
-    def _candidates(self, now_s: float) -> list[Header]:
+    def _candidates(self, small: Entries, merged: Entries, now_s: float) -> list[Header]:
         """The small segments that are old enough and not merged yet, in order."""
-        small = self._store.list(layout.SEGMENTS)
-        merged = Ranges.of(self._store.list(layout.MERGED))
+        ranges = Ranges.of(merged)
         keys = [
             entry.key
             for entry in small
             if entry.key != layout.GENESIS
             and entry.modified_s <= now_s - self._policy.grace_s
-            and merged.around(layout.position_of(entry.key)) is None
+            and ranges.around(layout.position_of(entry.key)) is None
         ]
         known = self._headers
         self._headers = {
@@ -99,13 +101,10 @@ class Merger:
         failpoint("merge.after_put")
         logger.info("segments merged count=%d start=%s end=%s", len(keys), header.start, header.end)
 
-    def _delete_dead(self, now_s: float) -> None:
+    def _delete_dead(self, small: Entries, merged: Entries, now_s: float) -> None:
         """Delete small segments that a merged one has covered for longer than the grace time."""
-        small = self._store.list(layout.SEGMENTS)
         settled = Ranges.of(
-            entry
-            for entry in self._store.list(layout.MERGED)
-            if entry.modified_s <= now_s - self._policy.grace_s
+            entry for entry in merged if entry.modified_s <= now_s - self._policy.grace_s
         )
         dead: dict[tuple[Lsn, Lsn], list[str]] = {}
         for entry in small:
