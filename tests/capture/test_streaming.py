@@ -6,7 +6,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import psycopg
@@ -100,11 +100,20 @@ def _streaming(end: socket.socket, writing: WritingThread, stop: threading.Event
     )
 
 
-def test_what_a_steady_sender_sends_is_gathered_and_nothing_waits_for_its_end() -> None:
+def _over_tcp() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        ours = socket.create_connection(listening.getsockname())
+        return listening.accept()[0], ours
+
+
+@pytest.mark.parametrize("ends", [socket.socketpair, _over_tcp])
+def test_what_a_steady_sender_sends_is_gathered_and_nothing_waits_for_its_end(
+    ends: Callable[[], tuple[socket.socket, socket.socket]],
+) -> None:
     """Two thousand commits, each sent when the last one has been read or a moment later."""
     recorded, wal, stop = _Recorded(), Wal(), threading.Event()
     writing = WritingThread(cast(TranslatingWriter, recorded))
-    server, ours = socket.socketpair()
+    server, ours = ends()
     with server, ours:
         running = threading.Thread(target=_streaming(ours, writing, stop).run)
         running.start()

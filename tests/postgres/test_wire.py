@@ -195,3 +195,15 @@ def test_any_other_answer_is_left_for_libpq(answer: bytes) -> None:
         assert PlainWire.begin(client.fileno()) is None
         client.setblocking(False)
         assert not answer or client.recv(1000) == answer
+
+
+def test_a_unix_socket_is_shallow_and_a_tcp_connection_is_not() -> None:
+    """Half a socket full of rows is read at once: of the one some hundred, of the other more."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        socket.create_connection(listening.getsockname()) as over_tcp,
+    ):
+        near, far = socket.socketpair()
+        with near, far:
+            assert PlainWire(near).is_shallow
+            assert not PlainWire(over_tcp).is_shallow

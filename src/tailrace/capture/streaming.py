@@ -24,9 +24,14 @@ READ_BYTES: Final = 1 << 20
 STOP_TIMEOUT_S: Final = 5.0
 GATHER_S: Final = 0.050
 PAUSE_MIN_S: Final = 0.000125
-PAUSE_MAX_S: Final = 0.008
-PAUSE_BYTES: Final = 6 << 10
-"""Of rows that are small; of others it is twice as much."""
+PAUSE_MAX_S: Final = 0.016
+PAUSE_BYTES: Final = 256 << 10
+"""About so much comes in a pause; a TCP connection holds far more."""
+
+SHALLOW_PAUSE_BYTES: Final = 6 << 10
+"""The same for a socket that is full of some two hundred rows, if they are small; of others it is
+twice as much.
+"""
 
 SMALL_BYTES: Final = 100
 METRICS_S: Final = 0.1
@@ -111,8 +116,9 @@ class Streaming:
         # A sender that has reported an error waits for a command, and sends no more.
         self._has_more = not is_all or wire.has_ended
         if len(messages):
-            is_small = messages.bounds[-1] < SMALL_BYTES * len(messages)
-            self._pause_bytes = PAUSE_BYTES if is_small else 2 * PAUSE_BYTES
+            if wire.is_shallow:
+                is_small = messages.bounds[-1] < SMALL_BYTES * len(messages)
+                self._pause_bytes = SHALLOW_PAUSE_BYTES if is_small else 2 * SHALLOW_PAUSE_BYTES
             # The first of them has been here since then.
             self._core.receive(messages, began)
         if is_all:
@@ -128,7 +134,7 @@ class Streaming:
         now = time.monotonic()
         deadline = min(now + GATHER_S, self._core.wake_at(now))
         while now < deadline:
-            is_stored = self._pause()
+            is_stored = self._pause(min(self._pause_s, deadline - now))
             before = wire.pending_bytes
             if not wire.receive(self._read_bytes):
                 return False
@@ -147,12 +153,12 @@ class Streaming:
                 break
         return True
 
-    def _pause(self) -> bool:
+    def _pause(self, pause_s: float) -> bool:
         """Let more come; whether the writer is done, which ends a long pause."""
-        if self._pause_s < _POLL_MIN_S:
-            time.sleep(self._pause_s)
+        if pause_s < _POLL_MIN_S:
+            time.sleep(pause_s)
             return bool(self._poll_writing.poll(0))
-        return bool(self._poll_writing.poll(self._pause_s * 1000))
+        return bool(self._poll_writing.poll(pause_s * 1000))
 
     def _carry_out(self, action: Action) -> None:
         match action:

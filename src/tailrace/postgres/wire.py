@@ -41,6 +41,11 @@ class Wire(Protocol):
     """One stream, after START_REPLICATION has been answered."""
 
     @property
+    def is_shallow(self) -> bool:
+        """Whether the socket holds some two hundred messages and no more, whatever their size."""
+        ...
+
+    @property
     def pending_bytes(self) -> int:
         """How much has been received and not taken yet."""
         ...
@@ -102,6 +107,11 @@ class PlainWire:
             pass
         connected.close()
         return None
+
+    @property
+    def is_shallow(self) -> bool:
+        """See `Wire.is_shallow`: TCP puts what waits together, a Unix socket does not."""
+        return self._socket.family == socket.AF_UNIX
 
     @property
     def pending_bytes(self) -> int:
@@ -249,6 +259,7 @@ class LibpqWire:
     def __init__(self, pgconn: pq.abc.PGconn) -> None:
         self._pgconn = pgconn
         self._messages: list[memoryview] = []
+        self.is_shallow = False
         self.has_ended = False
         self.pending_bytes = 0
 
