@@ -148,6 +148,7 @@ class Run:
                 tables=modes,
                 lock_timeout_ms=random.choice([200, 900]),
                 poll_interval_s=random.choice([0.02, 0.2]),
+                shadow_s=random.choice([0.0, 0.0, 0.2]),
             ),
         )
 
