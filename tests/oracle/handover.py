@@ -5,7 +5,8 @@ also under it; the slot is lost. The log must hold just what was committed. Only
 from the WAL, be it up to a position that the log has not reached, when the slot was lost nothing is
 asked but that they are to be read anew.
 
-`python -m tests.oracle.handover FIRST_SEED COUNT [SECONDS]` runs many of them.
+`python -m tests.oracle.handover FIRST_SEED COUNT [SECONDS]` runs many of them, and fails as well if
+in all of that tables have hardly been handed over.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Final, LiteralString
@@ -34,8 +37,16 @@ from tests.server import FAST_SETTINGS, VERSIONS, Database, Server
 
 PATIENCE_S: Final = 240.0
 WRITERS: Final = 8
-LIFE_S: Final = 2.0
-"""How long capture lives until it is killed, on average."""
+SECONDS: Final = 30.0
+LIFE_S: Final = 4.0
+"""How long capture lives until it is killed, on average. In less a slot is hardly ever made: that
+waits for every transaction that is open.
+"""
+WAIT_S: Final = 0.15
+"""How long transactions are open at most, as a rule: a barrier has to win some of its locks."""
+
+_ONE_WAY: Final = "table handed over to the wal"
+_BACK: Final = "table went back to triggers"
 
 FAILPOINTS: Final = (
     *("handover.after_transitioning", "handover.before_barrier", "handover.before_commit"),
@@ -54,6 +65,18 @@ FAILPOINTS: Final = (
 _IN_USE: Final = "SELECT 1 FROM pg_replication_slots WHERE active"
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How many transactions were committed, how often capture died, and how often tables were
+    handed over, the one way and back.
+    """
+
+    committed: int
+    deaths: int
+    there: int
+    back: int
+
+
 class Run:
     """One seed on one server, whose wal_level is `replica` at first."""
 
@@ -61,7 +84,8 @@ class Run:
         self._server = server
         self._database = database
         self._random = Random(seed)
-        self._output = directory / "said"
+        self._directory = directory
+        self._lives = count(1)
         self.store = FileStore(directory / "log")
         self.kills = 0
         self.excused: set[str] = set()
@@ -69,7 +93,7 @@ class Run:
     def take_up(self) -> None:
         """Let capture take up the tables while they are empty: so the log holds every change."""
         query = "SELECT count(*) FROM tailrace.change_tracking"
-        with process(self._told(), self.store.url, self._output) as capture:
+        with process(self._told(), self.store.url, self._output()) as capture:
             self._wait_for(capture, query)
 
     def go(self, seconds: float, writers: journal.Journaling) -> None:
@@ -77,7 +101,7 @@ class Run:
         started = time.monotonic()
         has_wal = False
         while (past := time.monotonic() - started) < seconds:
-            if past > seconds / 4 and not has_wal:
+            if past > seconds / 8 and not has_wal:
                 self._restart(wal_level="logical")
                 has_wal = True
             self._live(self._told(), self._random.choice([*FAILPOINTS, "", "", "", ""]))
@@ -86,18 +110,23 @@ class Run:
                 self._restart()
             if has_wal and not self.excused and self._random.random() < 0.3:
                 self._lose_slot()
+        if not has_wal:
+            # The first life has taken all the time.
+            self._restart(wal_level="logical")
         # A slot that was lost last is there again, and not only what was on record of it.
         query = """SELECT count(*) FROM tailrace.change_tracking, pg_replication_slots AS slots
                     WHERE cdc_mode = 'WAL' AND slots.slot_name = 'tailrace_main'"""
-        with process(self._told("auto"), self.store.url, self._output) as capture:
+        with process(self._told("auto"), self.store.url, self._output()) as capture:
             self._wait_for(capture, query)
 
     def settle(self) -> None:
         """At rest: the log must come to hold all, and nothing else."""
         with (
-            process(self._told("auto"), self.store.url, self._output) as capture,
+            process(self._told("auto"), self.store.url, self._output()) as capture,
             self._database.connect() as connection,
         ):
+            # Whoever is told to end before he has begun just ends.
+            capture.wait_until(lambda: connection.execute(_IN_USE).fetchone() is not None)
             settle(
                 lambda: journal.problems(self.store, connection, excused=self.excused),
                 patience_s=PATIENCE_S,
@@ -117,10 +146,9 @@ class Run:
         with ExitStack() as stack:
             if random.random() < 0.3:
                 # It leads, or stands by and takes over; it is killed last.
-                url, output = self.store.url, self._output.with_name("said-beside")
-                stack.enter_context(process(told, url, output))
+                stack.enter_context(process(told, self.store.url, self._output()))
                 end += LIFE_S
-            with process(told, self.store.url, self._output, failpoint=name) as capture:
+            with process(told, self.store.url, self._output(), failpoint=name) as capture:
                 if random.random() < 0.1:
                     time.sleep(random.uniform(0.0, LIFE_S))
                     self._restart()
@@ -131,12 +159,17 @@ class Run:
             time.sleep(max(0.0, end - time.monotonic()))
         self.kills += 1
 
+    def said(self, what: str) -> int:
+        """How often capture has said so, in all its lives."""
+        return sum(path.read_text().count(what) for path in self._directory.glob("said-*"))
+
+    def _output(self) -> Path:
+        return self._directory / f"said-{next(self._lives)}"
+
     def _told(self, mode: str = "") -> Settings:
         random = self._random
-        modes = {
-            f"{journal.SCHEMA}.{table}": mode or random.choice(["auto", "auto", "trigger"])
-            for table in journal.TABLES
-        }
+        choice = [mode] if mode else random.choice([["auto"], ["trigger"], ["auto", "trigger"]])
+        modes = {f"{journal.SCHEMA}.{table}": random.choice(choice) for table in journal.TABLES}
         return settings(
             self._database.dsn,
             *(f"{journal.SCHEMA}.{table}" for table in journal.TABLES),
@@ -187,27 +220,30 @@ class Run:
             time.sleep(0.1)
 
 
-def run_handover(server: Server, directory: Path, *, seed: int, seconds: float) -> tuple[int, int]:
-    """How many transactions were committed, and how often capture died."""
+def run_handover(server: Server, directory: Path, *, seed: int, seconds: float) -> Outcome:
+    """One seed, from the beginning until it is at rest; raises what is wrong."""
     directory.mkdir(parents=True, exist_ok=True)
     with server.database() as database:
         with database.connect() as connection:
             journal.make(connection)
         run = Run(server, database, directory, seed)
         run.take_up()
-        with journal.Journaling(database.connect, seed, count=WRITERS, is_wild=True) as writers:
+        with journal.Journaling(
+            database.connect, seed, count=WRITERS, is_wild=True, wait_s=WAIT_S
+        ) as writers:
             run.go(seconds, writers)
         run.settle()
         with database.connect() as connection:
             # The server may need a moment to see that nobody reads any more.
             wait_until(lambda: connection.execute(_IN_USE).fetchone() is None)
             connection.execute("SELECT pg_drop_replication_slot('tailrace_main')")
-        return writers.committed, run.kills
+        return Outcome(writers.committed, run.kills, run.said(_ONE_WAY), run.said(_BACK))
 
 
-def main(first: int, count: int, seconds: float) -> None:
+def main(first: int, seed_count: int, seconds: float) -> None:
     """Seed after seed, on both versions by turns; the first that fails ends it."""
-    for seed in range(first, first + count):
+    outcomes: list[Outcome] = []
+    for seed in range(first, first + seed_count):
         directory = Path(tempfile.mkdtemp(prefix=f"tailrace-handover-{seed}-"))
         directory.chmod(0o711)
         version = VERSIONS[seed % len(VERSIONS)]
@@ -217,11 +253,18 @@ def main(first: int, count: int, seconds: float) -> None:
             settings={**FAST_SETTINGS, "wal_level": "replica"},
         )
         with server:
-            committed, kills = run_handover(server, directory, seed=seed, seconds=seconds)
+            outcome = run_handover(server, directory, seed=seed, seconds=seconds)
         server.destroy()
         shutil.rmtree(directory)
-        print(f"seed {seed} pg{version}: {committed} transactions, {kills} deaths", flush=True)
+        outcomes.append(outcome)
+        print(f"seed {seed} pg{version}: {outcome}", flush=True)
+    # At its end each hands all tables over, in peace.
+    in_peace = len(outcomes) * len(journal.TABLES)
+    there = sum(outcome.there for outcome in outcomes) - in_peace
+    back = sum(outcome.back for outcome in outcomes)
+    print(f"{len(outcomes)} seeds: {there} hand-overs while writers were at work, {back} back")
+    assert min(there, back) >= len(outcomes) // 4, "too few hand-overs to prove anything"
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]) if len(sys.argv) > 3 else 12.0)
+    main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]) if len(sys.argv) > 3 else SECONDS)

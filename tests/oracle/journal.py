@@ -59,8 +59,9 @@ class Journaling:
     """`with Journaling(connect, seed, count=8): …`; errors of the server's restarts are expected,
     any other ends the run and is raised by `check`. With `is_strict` each writer has rows of its
     own, so that none may ever fail for another's sake, and none is expected to. With `is_wild` rows
-    move to other keys, and some transactions are prepared first. After a transaction a writer has a
-    pause of `pause_s` at most: so many can be at work and not wait for the machine.
+    move to other keys, and some transactions are prepared first. Some wait inside for `wait_s` at
+    most. After a transaction a writer has a pause of `pause_s` at most: so many can be at work and
+    not wait for the machine.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class Journaling:
         count: int,
         is_strict: bool = False,
         is_wild: bool = False,
+        wait_s: float = 0.5,
         pause_s: float = 0.0,
     ) -> None:
         self._connect = connect
@@ -82,7 +84,12 @@ class Journaling:
         last = [number * RANGE for number in range(count)]
         self._writers = [
             _Writer(
-                Random(seed * 1000 + number), number, last, is_strict=is_strict, is_wild=is_wild
+                Random(seed * 1000 + number),
+                number,
+                last,
+                is_strict=is_strict,
+                is_wild=is_wild,
+                wait_s=wait_s,
             )
             for number in range(count)
         ]
@@ -148,13 +155,21 @@ class _Writer:
     """
 
     def __init__(
-        self, random: Random, number: int, last: list[int], *, is_strict: bool, is_wild: bool
+        self,
+        random: Random,
+        number: int,
+        last: list[int],
+        *,
+        is_strict: bool,
+        is_wild: bool,
+        wait_s: float,
     ) -> None:
         self.random = random
         self._number = number
         self._last = last
         self._is_strict = is_strict
         self._is_wild = is_wild
+        self._wait_s = wait_s
 
     def transact(self, connection: psycopg.Connection, stop: threading.Event) -> None:
         """One transaction that reads, writes, now and then waits, and now and then rolls back."""
@@ -188,7 +203,7 @@ class _Writer:
             with connection.transaction(force_rollback=random.random() < 0.1):
                 self._change(connection, table)
         if random.random() < 0.1:
-            stop.wait(random.uniform(0.05, 0.5))
+            stop.wait(random.uniform(0.1, 1.0) * self._wait_s)
 
     def _change(self, connection: psycopg.Connection, table: str) -> None:
         random = self.random

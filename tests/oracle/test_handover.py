@@ -16,5 +16,5 @@ def test_f075_hand_overs_under_writers_kills_and_restarts_keep_every_change_once
     postgres_server: ServerFactory, tmp_path: Path, seed: int, version: int
 ) -> None:
     server = postgres_server({"wal_level": "replica"}, version=version)
-    committed, deaths = run_handover(server, tmp_path, seed=seed, seconds=5)
-    assert committed and deaths
+    outcome = run_handover(server, tmp_path, seed=seed, seconds=8)
+    assert outcome.committed and outcome.deaths and outcome.there
