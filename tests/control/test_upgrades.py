@@ -32,7 +32,7 @@ def made(conn: Connection) -> list[list[tuple[object, ...]]]:
     return [conn.execute(query).fetchall() for query in (CODE, RELATIONS)]
 
 
-@pytest.mark.parametrize("count", [4, 7, 9, 11, 12])
+@pytest.mark.parametrize("count", [4, 7, 9, 11, 12, 13])
 def test_a_schema_of_an_earlier_version_becomes_what_a_new_one_is(
     capture: Connection, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:

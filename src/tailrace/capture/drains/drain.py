@@ -131,7 +131,7 @@ class Drainer:
                 for deleted in batches:
                     count += deleted
                     go_on()
-                self._to_delete = set()
+                self._to_delete = self._passed_rows.refused
         except psycopg.Error as error:
             raise source_error(error) from error
         return count

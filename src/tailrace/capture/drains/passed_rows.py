@@ -6,19 +6,28 @@ after the snapshot, it has every row that the snapshot shows.
 Buffers have no index: it would cost every writer more than anything else here, and nearly all rows
 of a buffer are wanted whenever it is read. So a buffer is gone through page by page, each page
 once, and is vacuumed as soon as much of it is dead: it stays as small as what waits in it.
+
+What cannot be deleted yet does no harm but to the disk: what the log has is known without it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
+import psycopg
 from psycopg import sql
 
 from tailrace.control.tracking import tracked_elsewhere
 from tailrace.postgres.buffer import buffer, read_buffers
+from tailrace.postgres.buffer_identity import make_deletable
 from tailrace.postgres.quote import statement
 from tailrace.postgres.session import Connection
+from tailrace.postgres.sqlstate import source_error
+
+logger = logging.getLogger(__name__)
 
 BATCH_PAGES: Final = 128
 """So many pages are gone through by one DELETE: 1 MiB, some ten thousand rows."""
@@ -27,6 +36,9 @@ DEAD_ROWS_MIN: Final = 20_000
 DEAD_ROWS_PER_PAGE: Final = 8
 """A buffer is vacuumed when it has so many dead rows, and so many for each of its pages: if
 Postgres must keep them, because some transaction is open for long, it is seldom tried."""
+
+REFUSED_RETRY_S: Final = 60.0
+"""How often a buffer is altered that refuses to be emptied: writers wait while the lock is."""
 
 
 def buffers_of(conn: Connection, source: str) -> dict[int, int]:
@@ -49,28 +61,52 @@ DELETE FROM {buffer} WHERE ctid >= {first}::tid AND ctid < {end}::tid
 
 
 class PassedRows:
-    """One leader's deletions; remembers how much of each buffer is dead."""
+    """One leader's deletions; remembers how much of each buffer is dead, and which one refuses."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._dead_rows: dict[int, int] = {}
+        self._refused: dict[int, float] = {}
+
+    @property
+    def refused(self) -> set[int]:
+        """The tables from whose buffers nothing could be deleted when it was last tried."""
+        return set(self._refused)
 
     def delete(self, conn: Connection, tables: Iterable[int], passed: str) -> Iterator[int]:
         """Delete from these buffers what the snapshot shows, batch by batch; how many each time.
         The connection commits each statement. Raises psycopg.Error.
         """
         for table in tables:
-            page_count = _page_count(conn, table)
-            for first in range(0, page_count, BATCH_PAGES):
-                query = sql.SQL(_DELETE).format(
-                    buffer=buffer(table),
-                    first=sql.Literal(f"({first},0)"),
-                    end=sql.Literal(f"({first + BATCH_PAGES},0)"),
-                    passed=sql.Literal(passed),
-                )
-                count = conn.execute(query).rowcount
-                self._dead_rows[table] = self._dead_rows.get(table, 0) + count
-                yield count
-            self._vacuum(conn, table, page_count)
+            try:
+                yield from self._delete(conn, table, passed)
+                self._refused.pop(table, None)
+            except psycopg.errors.ObjectNotInPrerequisiteState as error:
+                self._make_deletable(conn, table, error)
+
+    def _delete(self, conn: Connection, table: int, passed: str) -> Iterator[int]:
+        page_count = _page_count(conn, table)
+        for first in range(0, page_count, BATCH_PAGES):
+            query = sql.SQL(_DELETE).format(
+                buffer=buffer(table),
+                first=sql.Literal(f"({first},0)"),
+                end=sql.Literal(f"({first + BATCH_PAGES},0)"),
+                passed=sql.Literal(passed),
+            )
+            count = conn.execute(query).rowcount
+            self._dead_rows[table] = self._dead_rows.get(table, 0) + count
+            yield count
+        self._vacuum(conn, table, page_count)
+
+    def _make_deletable(self, conn: Connection, table: int, error: psycopg.Error) -> None:
+        """Now and then, not at every turn: whoever writes the table waits as long as we do."""
+        if table not in self._refused:
+            reason = source_error(error)
+            logger.warning("buffer cannot be emptied yet table_oid=%s reason=%s", table, reason)
+        if self._clock() >= self._refused.get(table, 0.0):
+            if make_deletable(conn, table):
+                logger.warning("buffer got replica identity full table_oid=%s", table)
+            self._refused[table] = self._clock() + REFUSED_RETRY_S
 
     def _vacuum(self, conn: Connection, table: int, page_count: int) -> None:
         enough = max(DEAD_ROWS_MIN, DEAD_ROWS_PER_PAGE * page_count)
