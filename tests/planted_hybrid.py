@@ -150,7 +150,7 @@ HYBRID_MUTANTS: Final = (
     Mutant(
         "buffers are emptied before the log has passed the mark",
         "capture/drains/passed_marks.py",
-        "        if durable.wal < self._mark.position:\n",
+        "        if self._mark is not None and durable.wal < self._mark.position:\n",
         "        if False:\n",
         SLOT_CYCLE,
     ),

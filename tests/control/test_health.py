@@ -253,6 +253,42 @@ def test_f073_a_transaction_that_has_written_nothing_of_the_table_is_not_in_its_
     leader.close()
 
 
+def test_f073_rows_that_must_be_kept_keep_no_alert_from_coming(
+    controlled: Connection, app: Connection, table: TableInfo, leader: LockSession
+) -> None:
+    """However many there are, only so many pages are looked at."""
+    name = identifier(f"changes_{table.oid}")
+    fill = """INSERT INTO tailrace_changes.{} (ts, new_row) SELECT now(), repeat('x', 5000)
+                FROM generate_series(1, %s)"""
+    storage = "ALTER TABLE tailrace_changes.{} ALTER new_row SET STORAGE PLAIN"
+    with connect(controlled.info.dsn) as report, connect(controlled.info.dsn) as filling:
+        filling.execute(statement(storage, name))
+        filling.execute(statement(fill.replace("%s", "6000"), name))
+        report.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        report.execute("SELECT FROM tailrace.migrations")
+        filling.execute(statement("DELETE FROM tailrace_changes.{}", name))
+        app.execute("INSERT INTO t VALUES (1)")
+        filling.execute(statement(fill.replace("%s", "2000"), name))
+    query = "SELECT reason FROM tailrace.check_cdc_health(lag_max => '-1 s')"
+    (reason,) = controlled.execute(query).fetchone() or ("",)
+    assert reason.startswith("changes wait for")
+    with controlled.transaction():
+        before = _pages_read(controlled, table)
+        (stat,) = read_stats(controlled, SOURCE)
+        pages_read = _pages_read(controlled, table) - before
+    assert 1500 < stat.buffered_rows < 2500
+    assert 4000 < pages_read < 5000, "of some 8000"
+    leader.close()
+
+
+def _pages_read(conn: Connection, table: TableInfo) -> int:
+    """Of the buffer, by this session of late."""
+    query = "SELECT pg_stat_get_xact_blocks_fetched(to_regclass(%s))"
+    row = conn.execute(query, (f"tailrace_changes.changes_{table.oid}",)).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
 def test_f079_a_buffer_that_grows_raises_an_alert(
     controlled: Connection, app: Connection, table: TableInfo, leader: LockSession
 ) -> None:

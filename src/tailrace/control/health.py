@@ -13,7 +13,7 @@ from tailrace.postgres.session import Connection
 
 @dataclass(frozen=True, slots=True)
 class TableStat:
-    """One row of `tailrace.stat_tables`. `buffered_rows` is counted up to a million and one."""
+    """One row of `tailrace.stat_tables`. `buffered_rows` is an estimate if there are many."""
 
     table: str
     mode: str

@@ -26,7 +26,8 @@ from tailrace.capture.buffers.shapes import ask_for_base
 from tailrace.capture.buffers.translating import TranslatingWriter
 from tailrace.capture.drains.answering import answer_requests
 from tailrace.capture.drains.outstanding import BEGUN, Outstanding, read_outstanding
-from tailrace.capture.drains.passed_rows import PassedRows, buffers_of
+from tailrace.capture.drains.pace import Pace
+from tailrace.capture.drains.passed_rows import PassedRows, buffers_of, bytes_of
 from tailrace.capture.drains.taking import Moment, Taking
 from tailrace.control.requests import open_requests
 from tailrace.errors import SourceGap
@@ -56,11 +57,19 @@ _SETTINGS: Final = {
 
 class Drainer:
     """The drains of one leadership, one at a time; not thread-safe. `source` is whose requests for
-    bases are answered: the name of the slot that it has, or would have.
+    bases are answered: the name of the slot that it has, or would have. A look at the buffers is a
+    drain and what is deleted after it; `pace` says when the next one is due.
     """
 
     def __init__(
-        self, dsn: str, store: Store, writer: TranslatingWriter, *, source: str, era: int = 0
+        self,
+        dsn: str,
+        store: Store,
+        writer: TranslatingWriter,
+        *,
+        source: str,
+        era: int = 0,
+        pace: Pace | None = None,
     ) -> None:
         self._dsn = dsn
         self._store = store
@@ -74,6 +83,8 @@ class Drainer:
         # Tables whose buffers may hold rows that the log has; None stands for all.
         self._to_delete: set[int] | None = None
         self._passed_rows = PassedRows()
+        self.pace = Pace() if pace is None else pace
+        self._wanted_bytes = self._passed_bytes = 0
         self._want_base = ask_for_base(dsn, store)
 
     def __enter__(self) -> Self:
@@ -107,7 +118,8 @@ class Drainer:
             requests = open_requests(self._speaker, self._source)
             since = insert_position(self._speaker) if requests else Lsn(0)
             snapshot = self._begin_reading(go_on)
-            header = self._drain(snapshot, requests, go_on, always=always)
+            with self.pace.looking():
+                header = self._drain(snapshot, requests, go_on, always=always)
             if requests and header is not None:
                 self._answer(requests, Lsn.of(since, era=self._era), header, go_on)
             self._reader.execute("ROLLBACK")
@@ -127,13 +139,16 @@ class Drainer:
             if self._drained is not None and self._to_delete is None:
                 self._to_delete = set(buffers_of(self._speaker, self._source))
             if self._drained is not None and self._to_delete:
-                batches = self._passed_rows.delete(self._speaker, self._to_delete, self._drained)
-                for deleted in batches:
-                    count += deleted
-                    go_on()
+                with self.pace.looking():
+                    deleting = self._passed_rows.delete
+                    for deleted in deleting(self._speaker, self._to_delete, self._drained):
+                        count += deleted
+                        go_on()
                 self._to_delete = self._passed_rows.refused
         except psycopg.Error as error:
             raise source_error(error) from error
+        self.pace.rest(wanted_bytes=self._wanted_bytes, passed_bytes=self._passed_bytes)
+        self._wanted_bytes = self._passed_bytes = 0
         return count
 
     def end_at(self, session: Connection, snapshot: Snapshot, go_on: Callable[[], None]) -> Header:
@@ -176,7 +191,11 @@ class Drainer:
         self, snapshot: str, requests: list[int], go_on: Callable[[], None], *, always: bool
     ) -> Header | None:
         outstanding = self._outstanding_rows(self._reader)
+        if outstanding.passed == snapshot and not requests and not always:
+            # Nothing has been committed since.
+            return None
         buffers = buffers_of(self._reader, self._source)
+        self._passed_bytes += bytes_of(self._reader, buffers.values())
         filled = rows_outstanding(self._reader, buffers, outstanding)
         if not filled and not requests and not always:
             self._outstanding = Outstanding(snapshot)
@@ -186,6 +205,7 @@ class Drainer:
         taking = Taking(self._writer, xid=_own_xid(self._speaker))
         with taking:
             for frames in rows_of(self._reader, filled, outstanding, go_on, self._want_base):
+                self._wanted_bytes += frames.data_bytes
                 taking.add(frames)
                 go_on()
             failpoint("drain.before_message")

@@ -226,11 +226,8 @@ class DrainLeader:
         look_at = time.monotonic()
         while not self._stop.is_set() and housekeeping.failure is None:
             go_on()
-            header = drainer.drain(go_on)
-            self._metrics.drained(header)
-            if header is not None:
-                set_confirmed(conn, Lsn(header.end.wal), source=self._duties.names.slot)
-            drainer.delete(go_on)
+            if drainer.pace.is_due:
+                self._drain_once(conn, drainer, go_on)
             if time.monotonic() >= look_at:
                 started = time.monotonic()
                 if self._slot_has_begun(conn, drainer, go_on):
@@ -238,6 +235,13 @@ class DrainLeader:
                 # What a try has cost the drains is made up for before the next.
                 look_at = 3 * time.monotonic() - 2 * started + DETECT_INTERVAL_S
             self._stop.wait(self._duties.hybrid.poll_interval_s)
+
+    def _drain_once(self, conn: Connection, drainer: Drainer, go_on: Callable[[], None]) -> None:
+        header = drainer.drain(go_on)
+        self._metrics.drained(header)
+        if header is not None:
+            set_confirmed(conn, Lsn(header.end.wal), source=self._duties.names.slot)
+        drainer.delete(go_on)
 
     def _slot_has_begun(
         self, conn: Connection, drainer: Drainer, go_on: Callable[[], None]

@@ -8,17 +8,22 @@ reader of the log which rows of the buffers came before it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from tailrace.capture.buffers.translating import MARK
 from tailrace.capture.drains.outstanding import PASSED
-from tailrace.capture.drains.passed_rows import PassedRows, buffers_of
+from tailrace.capture.drains.pace import Pace
+from tailrace.capture.drains.passed_rows import PassedRows, buffers_of, bytes_of
 from tailrace.failpoint import failpoint
 from tailrace.model import Lsn
 from tailrace.postgres.buffer import buffer
 from tailrace.postgres.quote import statement
 from tailrace.postgres.session import Connection
+
+DEAD_ROW_BYTES: Final = 1024
+"""A row that is deleted counts for so much of its buffer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,37 +37,54 @@ class PassedMarks:
     puts another.
     """
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, pace: Pace | None = None) -> None:
         self._source = source
+        self._pace = Pace() if pace is None else pace
         self._mark: _Mark | None = None
         self._passed_rows = PassedRows()
 
     def turn(self, conn: Connection, durable: Lsn, should_go_on: Callable[[], bool]) -> int:
         """Put a mark if there is anything in the buffers; or delete what the last one shows, if the
-        log is durable up to it. How many rows were deleted.
+        log is durable up to it. How many rows were deleted. Nothing is done before it is due.
         """
-        if self._mark is None:
-            if self._has_rows(conn):
+        if not self._pace.is_due:
+            return 0
+        if self._mark is not None and durable.wal < self._mark.position:
+            return 0
+        buffers = buffers_of(conn, self._source)
+        count = 0
+        with self._pace.looking():
+            if self._mark is not None:
+                count = self._delete(conn, buffers, self._mark, should_go_on)
+            elif _has_rows(conn, buffers):
                 self._mark = put_mark(conn)
-            return 0
-        if durable.wal < self._mark.position:
-            return 0
+        passed_bytes = bytes_of(conn, buffers.values())
+        self._pace.rest(wanted_bytes=count * DEAD_ROW_BYTES, passed_bytes=passed_bytes)
+        return count
+
+    def _delete(
+        self,
+        conn: Connection,
+        buffers: Iterable[int],
+        mark: _Mark,
+        should_go_on: Callable[[], bool],
+    ) -> int:
         failpoint("mark.before_delete")
         count = 0
-        buffers = buffers_of(conn, self._source)
-        for deleted in self._passed_rows.delete(conn, buffers, self._mark.snapshot):
+        for deleted in self._passed_rows.delete(conn, buffers, mark.snapshot):
             count += deleted
             if not should_go_on():
                 return count
         self._mark = None
         return count
 
-    def _has_rows(self, conn: Connection) -> bool:
-        return any(
-            conn.execute(statement("SELECT EXISTS (SELECT FROM {})", buffer(table))).fetchone()
-            == (True,)
-            for table in buffers_of(conn, self._source)
-        )
+
+def _has_rows(conn: Connection, tables: Iterable[int]) -> bool:
+    return any(
+        conn.execute(statement("SELECT EXISTS (SELECT FROM {})", buffer(table))).fetchone()
+        == (True,)
+        for table in tables
+    )
 
 
 def put_mark(conn: Connection) -> _Mark:

@@ -49,6 +49,14 @@ def buffers_of(conn: Connection, source: str) -> dict[int, int]:
     return {table: oid for table, oid in read_buffers(conn).items() if table not in foreign}
 
 
+def bytes_of(conn: Connection, buffers: Iterable[int]) -> int:
+    """How large these buffers are, by their own oids; what is kept out of line is not counted."""
+    query = "SELECT coalesce(sum(pg_relation_size(oid)), 0)::bigint FROM unnest(%s::oid[]) AS oid"
+    row = conn.execute(query, (list(buffers),)).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
 _PAGES: Final = """
 SELECT pg_relation_size(oid) / current_setting('block_size')::bigint
   FROM pg_class WHERE oid = to_regclass(%s)

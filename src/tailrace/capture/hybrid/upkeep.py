@@ -9,11 +9,14 @@ what is in it may not have reached the log.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from contextlib import AbstractContextManager
 from typing import Final
 
 import psycopg
 
+from tailrace.capture.drains.pace import Pace
+from tailrace.capture.drains.passed_rows import bytes_of
 from tailrace.capture.modes import TableRules
 from tailrace.capture.roll import buffer_roll, publish_buffer
 from tailrace.capture.watch import want_anew
@@ -63,6 +66,7 @@ class TriggerUpkeep:
         self._store = store
         self._names = names
         self._leader_pid = leader_pid
+        self._paces: dict[int, Pace] = defaultdict(Pace)
 
     def mend(self, conn: Connection, table: TableInfo, tracked: Tracked, rules: TableRules) -> None:
         """Put back what is missing of a table's triggers, and follow its columns."""
@@ -132,10 +136,16 @@ class TriggerUpkeep:
 
     def _drop_if_empty(self, conn: Connection, oid: int) -> bool:
         """Whether the buffer is gone."""
-        if oid not in read_buffers(conn):
+        buffer_oid = read_buffers(conn).get(oid)
+        if buffer_oid is None:
             return True
-        with self._leading(conn):
-            return self._is_dropped(conn, oid)
+        pace = self._paces[oid]
+        if not pace.is_due:
+            return False
+        with pace.looking(), self._leading(conn):
+            is_dropped = self._is_dropped(conn, oid)
+        pace.rest(wanted_bytes=0, passed_bytes=bytes_of(conn, [buffer_oid]))
+        return is_dropped
 
     def _is_dropped(self, conn: Connection, oid: int) -> bool:
         try:

@@ -68,6 +68,35 @@ BEGIN
     RETURN plan.shape;
 END $$;
 
+-- How many rows a buffer holds, and since when it holds these. Dead rows that Postgres must keep are
+-- passed as well, so what is looked at is bounded: of a large buffer that is its end, where new rows
+-- are as a rule, and pages of all of it at random; how many rows there are is then estimated.
+CREATE OR REPLACE FUNCTION tailrace.buffered(tracked oid, OUT rows bigint, OUT oldest timestamptz)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    buffer regclass := to_regclass(format('tailrace_changes.changes_%s', tracked));
+    looked_at CONSTANT integer := 4096;
+    at_end CONSTANT integer := 512;
+    pages bigint;
+BEGIN
+    rows := 0;
+    IF buffer IS NULL THEN
+        RETURN;
+    END IF;
+    pages := pg_relation_size(buffer) / current_setting('block_size')::bigint;
+    IF pages <= looked_at THEN
+        EXECUTE format('SELECT count(*), min(ts) FROM %s', buffer) INTO rows, oldest;
+    ELSE
+        EXECUTE format(
+            'SELECT greatest(round(part.rows * %2$s), last.rows), least(part.oldest, last.oldest) '
+            'FROM (SELECT count(*), min(ts) FROM %1$s TABLESAMPLE SYSTEM (100 / %2$s)) '
+            'AS part (rows, oldest), '
+            '(SELECT count(*), min(ts) FROM %1$s WHERE ctid >= ''(%3$s,0)''::tid) '
+            'AS last (rows, oldest)',
+            buffer, pages / looked_at::numeric, pages - at_end) INTO rows, oldest;
+    END IF;
+END $$;
+
 -- Everything that is wrong with a table, one line each.
 CREATE OR REPLACE FUNCTION tailrace.table_alerts(
     t tailrace.stat_tables, s tailrace.stat_slots, lag_bytes_max bigint,
