@@ -36,6 +36,9 @@ from tailrace.postgres.session import connect, source_error
 LOCK_TIMEOUT: Final = "2s"
 """How long the making of the slot waits for each transaction that is open."""
 
+IDLE_TIMEOUT: Final = "120s"
+"""After so long the server ends the session of a leader that was stopped: its slot keeps WAL."""
+
 CHANGES_MAX: Final = 50_000
 """Postgres is asked for so many changes at a time, or a whole transaction."""
 
@@ -72,7 +75,9 @@ class Shadow:
         self._slot = f"tailrace_shadow_{secrets.token_hex(8)}"
         self._shapes = shapes
         self._unreadable: set[int] = set()
-        self._conn = connect(dsn, settings={"lock_timeout": LOCK_TIMEOUT})
+        self._conn = connect(
+            dsn, settings={"lock_timeout": LOCK_TIMEOUT, "idle_session_timeout": IDLE_TIMEOUT}
+        )
         self.compared = 0
         try:
             self._make()
