@@ -40,6 +40,7 @@ class Stage:
     directory: Path
     lock_timeout_ms: int = 900
     transition_timeout_s: float = 300.0
+    shadow_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.store = FileStore(self.directory / "log")
@@ -53,6 +54,7 @@ class Stage:
             tables={} if mode == SLOTLESS else dict.fromkeys(TABLES, mode),
             lock_timeout_ms=self.lock_timeout_ms,
             transition_timeout_s=self.transition_timeout_s,
+            shadow_s=self.shadow_s,
         )
         return settings(
             self.database.dsn, *TABLES, limits=SMALL, merge=EAGER, sender_timeout_s=3, hybrid=rules

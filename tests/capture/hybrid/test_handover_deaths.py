@@ -11,6 +11,7 @@ from pathlib import Path
 
 from psycopg import sql
 
+from tailrace.postgres.publication import fingerprint
 from tailrace.postgres.session import connect
 from tailrace.postgres.slot import drop_slot, read_slot
 from tests.bases.taking import take
@@ -46,6 +47,27 @@ def test_f076_killed_at_every_step_to_triggers_and_from_them_to_the_wal(
         )
         stage.live_until("auto", "WAL")
     stage.settle("auto")
+
+
+def test_f076_killed_at_every_step_of_a_comparison_the_next_one_compares_anew(
+    database: Database, tmp_path: Path
+) -> None:
+    stage = Stage(database, tmp_path, shadow_s=0.1)
+    stage.live_until("trigger", "TRIGGER")
+    with stage.writing():
+        stage.die_at(
+            "auto",
+            *("shadow.after_publication", "shadow.after_made", "shadow.after_look"),
+            "shadow.before_close",
+        )
+        stage.live_until("auto", "WAL")
+    stage.settle("auto")
+    with connect(database.dsn) as connection:
+        assert fingerprint(connection, NAMES.shadow) is None
+        query = (
+            "SELECT FROM pg_replication_slots WHERE slot_name LIKE 'tailrace@_shadow%' ESCAPE '@'"
+        )
+        assert connection.execute(query).fetchall() == []
 
 
 def test_f076_killed_at_every_step_from_the_wal_back_to_triggers(

@@ -12,6 +12,7 @@ from tailrace.capture.hybrid import shadow
 from tailrace.capture.hybrid.shadow import Shadow
 from tailrace.errors import SourceError
 from tailrace.postgres.catalog import read_tables
+from tailrace.postgres.frames import Frames
 from tests.capture.drains.test_slot_cycle import make_source
 from tests.capture.running import NAMES, wait_until
 from tests.capture.tracked import oid_of
@@ -39,6 +40,31 @@ def slot_count(conn: psycopg.Connection) -> int:
     row = conn.execute(query).fetchone()
     assert row is not None
     return int(row[0])
+
+
+def test_a_transaction_that_is_too_large_is_let_pass_and_the_others_are_compared(
+    conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(shadow, "COMPARED_BYTES_MAX", 20_000)
+    conn.execute("ALTER PUBLICATION tailrace_main_buffers SET (publish = 'insert')")
+    compared = begin(conn)
+    sizes: list[int] = []
+    compare = Shadow._compare
+
+    def measured(self: Shadow, frames: Frames) -> str:
+        sizes.append(frames.data_bytes)
+        return compare(self, frames)
+
+    monkeypatch.setattr(Shadow, "_compare", measured)
+    conn.execute("INSERT INTO t SELECT n, 'first' FROM generate_series(1, 10) AS n")
+    conn.execute("INSERT INTO t SELECT n, 'large' FROM generate_series(11, 3000) AS n")
+    conn.execute("UPDATE t SET v = 'last' WHERE id <= 10")
+    assert compared.look() == ""
+    assert compared.compared == 20
+    assert max(sizes) < 20_000
+    assert caplog.text.count("transaction is too large to be compared table=public.t") == 1
+    compared.close()
+    wait_until(lambda: slot_count(conn) == 0)
 
 
 def test_the_slot_of_a_leader_that_was_stopped_is_ended_by_the_server(

@@ -8,6 +8,7 @@ this; when the session ends, however it ends, the slot is gone.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from contextlib import suppress
@@ -20,8 +21,9 @@ from psycopg.sql import Identifier
 
 from tailrace.capture.buffers.reading import Shapes
 from tailrace.capture.buffers.translate import Translator
-from tailrace.capture.hybrid.shadow_rows import changes_by_key, difference
+from tailrace.capture.hybrid.shadow_rows import WholeTransactions, changes_by_key, difference
 from tailrace.errors import SourceError, TailraceError
+from tailrace.failpoint import failpoint
 from tailrace.model import Lsn
 from tailrace.postgres.blockers import listed, writers
 from tailrace.postgres.buffer import read_buffers, table_of_buffer
@@ -33,14 +35,19 @@ from tailrace.postgres.quote import SourceNames, identifier, qualified, statemen
 from tailrace.postgres.server import wal_position
 from tailrace.postgres.session import connect, source_error
 
+logger = logging.getLogger(__name__)
+
 LOCK_TIMEOUT: Final = "2s"
 """How long the making of the slot waits for each transaction that is open."""
 
 IDLE_TIMEOUT: Final = "120s"
 """After so long the server ends the session of a leader that was stopped: its slot keeps WAL."""
 
-CHANGES_MAX: Final = 50_000
+CHANGES_MAX: Final = 10_000
 """Postgres is asked for so many changes at a time, or a whole transaction."""
+
+COMPARED_BYTES_MAX: Final = 32 << 20
+"""So much is compared at a time; a transaction that does not fit is let pass."""
 
 _OID_END: Final = 5
 
@@ -92,23 +99,39 @@ class Shadow:
     def look(self) -> str:
         """Compare all that has come since the last look; what differs, in words, or nothing."""
         names = ",".join(f'"{name}"' for name in self._publications)
-        asked = {"slot": self._slot, "changes": CHANGES_MAX, "publications": names}
+        asked: dict[str, object] = {
+            "slot": self._slot,
+            "changes": CHANGES_MAX,
+            "publications": names,
+        }
         try:
             oids = (self._table.oid, read_buffers(self._conn).get(self._table.oid, 0))
             asked["oids"] = [oid.to_bytes(4) for oid in oids]
             # Up to now: what writers add meanwhile is for the next look, or this one might not end.
             asked["end"] = str(wal_position(self._conn))
-            while rows := self._conn.execute(_READ, asked).fetchall():
-                lsns = [int(Lsn.parse(lsn)) for lsn, _ in rows]
-                fault = self._compare(Frames.of([data for _, data in rows], lsns))
+            while (whole := self._read(asked)).is_any:
+                fault = self._compare(Frames.of(whole.frames, whole.lsns))
+                failpoint("shadow.after_look")
                 if fault:
                     return fault
         except psycopg.Error as error:
             raise source_error(error) from error
         return ""
 
+    def _read(self, asked: dict[str, object]) -> WholeTransactions:
+        """What comes next, row by row, so that no more than is compared is kept."""
+        whole = WholeTransactions(COMPARED_BYTES_MAX)
+        with self._conn.cursor() as cursor:
+            for lsn, data in cursor.stream(_READ, asked):
+                whole.add(data, int(Lsn.parse(lsn)))
+        for xid in whole.too_large:
+            name = self._table.qualified
+            logger.warning("transaction is too large to be compared table=%s xid=%s", name, xid)
+        return whole
+
     def close(self) -> None:
         """Leave nothing behind."""
+        failpoint("shadow.before_close")
         with suppress(psycopg.Error, TailraceError):
             self._withdraw()
         self._conn.close()
@@ -126,8 +149,10 @@ class Shadow:
             table = qualified(self._table.schema, self._table.name)
             query = "ALTER PUBLICATION {} ADD TABLE ONLY {}"
             conn.execute(statement(query, identifier(name), table))
+        failpoint("shadow.after_publication")
         # It waits for every transaction that was open: none is seen in part.
         conn.execute(_MAKE, (self._slot,))
+        failpoint("shadow.after_made")
 
     def _withdraw(self) -> None:
         """Take the table, whatever it is called by now, out of the publication; the last one takes

@@ -21,6 +21,8 @@ Key: TypeAlias = tuple[int, Values]
 UNSENT: Final = b"u"
 """Stands for a value that is in no frame; the text of a value has a `t` before it."""
 
+_ROWS: Final = frozenset({b"I", b"U", b"D", b"T"})
+
 
 @dataclass(frozen=True, slots=True)
 class Told:
@@ -29,6 +31,44 @@ class Told:
     op: str
     old: Values | None
     new: Values | None
+
+
+class WholeTransactions:
+    """Frames that are read, up to a size. `too_large` are the transactions that did not fit: of
+    them only what describes the tables is kept: that is said once, before all that follow.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.is_any = False
+        self.frames: list[bytes] = []
+        self.lsns: list[int] = []
+        self.too_large: list[int] = []
+        self._bytes_left = bytes_max
+        self._xid = self._begun_at = 0
+
+    def add(self, frame: bytes, lsn: int) -> None:
+        """The next frame of the stream."""
+        self.is_any = True
+        tag = frame[:1]
+        if tag == b"B":
+            self._xid, self._begun_at = parse_begin(frame).xid, len(self.frames)
+        is_row = tag in _ROWS
+        if is_row and self._xid in self.too_large[-1:]:
+            return
+        self.frames.append(frame)
+        self.lsns.append(lsn)
+        self._bytes_left -= len(frame)
+        if is_row and self._bytes_left < 0:
+            self._let_pass()
+
+    def _let_pass(self) -> None:
+        kept = [
+            at for at in range(self._begun_at, len(self.frames)) if self.frames[at][:1] not in _ROWS
+        ]
+        self._bytes_left += sum(map(len, self.frames[self._begun_at :]))
+        self.frames[self._begun_at :] = [self.frames[at] for at in kept]
+        self.lsns[self._begun_at :] = [self.lsns[at] for at in kept]
+        self.too_large.append(self._xid)
 
 
 def changes_by_key(frames: Frames, table_oid: int) -> dict[Key, list[Told]]:
