@@ -15,6 +15,7 @@ import psycopg
 
 from tailrace.errors import SourceError
 from tailrace.failpoint import failpoint
+from tailrace.postgres.buffer import read_captures
 from tailrace.postgres.quote import identifier, shown, statement
 from tailrace.postgres.session import Connection
 from tailrace.postgres.sqlstate import source_error
@@ -63,6 +64,12 @@ def installed_version(conn: Connection) -> int:
     return int(row[0])
 
 
+def has_schema(conn: Connection) -> bool:
+    """Whether anything of ours is there, be it what is left of it."""
+    query = "SELECT to_regnamespace(%s) IS NOT NULL OR to_regnamespace(%s) IS NOT NULL"
+    return conn.execute(query, (CONTROL, CHANGES)).fetchone() == (True,)
+
+
 def latest_version() -> int:
     """The version that `migrate` brings about."""
     return _migrations()[-1][0]
@@ -100,6 +107,8 @@ def _apply(conn: Connection) -> None:
             f"schema {CONTROL} is of version {installed}, this Tailrace knows {latest_version()}",
             hint="use the newer Tailrace that made it",
         )
+    if not installed:
+        _clear_left_over(conn)
     for version, name, text in _migrations():
         if version > installed:
             conn.execute(text)
@@ -109,6 +118,27 @@ def _apply(conn: Connection) -> None:
             failpoint("control.after_migration")
     if installed < latest_version():
         conn.execute("REVOKE ALL ON ALL FUNCTIONS IN SCHEMA tailrace FROM PUBLIC")
+
+
+# Triggers that are left may go on calling them: the same are made again before this is committed.
+_DROP_LEFT_OVER: Final = """
+DROP FUNCTION IF EXISTS tailrace_changes.table_form(oid), tailrace_changes.signature(oid),
+    tailrace_changes.fits(regclass, text), tailrace_changes.row_text(record),
+    tailrace_changes.row_form(oid, oid, record)
+"""
+
+
+def _clear_left_over(conn: Connection) -> None:
+    """Somebody has dropped schema `tailrace` and not the other. Buffers that are left cannot be
+    read: in which shape a row was written was said there, and numbers of shapes would be given
+    twice. So those must go first, and it is not for us to drop them unasked.
+    """
+    if read_captures(conn):
+        raise SourceError(
+            f"schema {CONTROL} was dropped, and {CHANGES} with triggers and buffers was not",
+            hint="run `tailrace teardown`, which removes them, and begin a new log",
+        )
+    conn.execute(_DROP_LEFT_OVER)
 
 
 def _migrations() -> list[tuple[int, str, bytes]]:

@@ -64,6 +64,24 @@ def table_of_buffer(schema: str, name: str) -> int | None:
     return int(found[1]) if schema == SCHEMA and found is not None else None
 
 
+_CAPTURES: Final = """
+SELECT DISTINCT substring(found.name FROM '[0-9]+$')::bigint
+  FROM (SELECT relname::text FROM pg_class
+         WHERE relnamespace = to_regnamespace('tailrace_changes') AND relkind = 'r'
+           AND relname ~ '^changes_[0-9]{1,10}$'
+         UNION ALL
+        SELECT proname::text FROM pg_proc
+         WHERE pronamespace = to_regnamespace('tailrace_changes')
+           AND proname ~ '^capture_[0-9]{1,10}$') AS found (name)
+ ORDER BY 1
+"""
+
+
+def read_captures(conn: Connection) -> list[int]:
+    """The oids by which there is a buffer, or a function of triggers."""
+    return [oid for (oid,) in conn.execute(_CAPTURES)]
+
+
 _BUFFERS: Final = """
 SELECT c.relname::text, c.oid::bigint FROM pg_class AS c
  WHERE c.relnamespace = to_regnamespace('tailrace_changes') AND c.relkind = 'r'

@@ -20,7 +20,7 @@ from tailrace.errors import SourceError
 from tailrace.failpoint import failpoint
 from tailrace.postgres.blockers import listed, lockers
 from tailrace.postgres.buffer import buffer, capture_function, row_trigger, truncate_trigger
-from tailrace.postgres.catalog import Kind, TableInfo
+from tailrace.postgres.catalog import Kind, TableInfo, read_tables
 from tailrace.postgres.quote import identifier, qualified, statement
 from tailrace.postgres.session import Connection
 from tailrace.postgres.sqlstate import source_error
@@ -35,6 +35,8 @@ _MAKE_TRUNCATE: Final = (
 _FIRED_BY_ROWS: Final = 29
 _FIRED_BY_TRUNCATE: Final = 32
 """In pg_trigger: bit 1 for each row, 4 insert, 8 delete, 16 update, 32 truncate."""
+
+_HAS_SHAPES: Final = "SELECT to_regclass('tailrace.table_shapes') IS NOT NULL"
 
 _FORGET_SHAPES: Final = """
 DELETE FROM tailrace.table_shapes AS s
@@ -98,11 +100,14 @@ def switch_triggers(conn: Connection, table: TableInfo, *, enabled: bool) -> Non
         conn.execute(statement("ALTER TABLE {} " + how + " TRIGGER {}", *names))
 
 
-def drop_triggers(conn: Connection, table: TableInfo, *, lock_timeout_ms: int) -> None:
+def drop_triggers(
+    conn: Connection, table: TableInfo, *, lock_timeout_ms: int, of: int | None = None
+) -> None:
     """Drop both triggers if they are there; nothing else is locked meanwhile. Postgres would lock
-    partitions before their table, each for itself: the table comes first, and lets nobody in.
+    partitions before their table, each for itself: the table comes first, and lets nobody in. `of`
+    is the oid by which its capture goes, if that is another.
     """
-    for _, name in _triggers(conn, table.oid):
+    for _, name in _triggers(conn, table.oid, of):
         with _locking(conn, table, lock_timeout_ms):
             if table.kind is Kind.PARTITIONED:
                 conn.execute(statement("LOCK TABLE ONLY {} IN ACCESS EXCLUSIVE MODE", _name(table)))
@@ -122,7 +127,8 @@ def drop_buffer(conn: Connection, table_oid: int, *, lock_timeout_ms: int) -> No
             _limit_wait(conn, lock_timeout_ms)
             conn.execute(statement("DROP FUNCTION IF EXISTS {}()", capture_function(table_oid)))
             conn.execute(statement("DROP TABLE IF EXISTS {}", buffer(table_oid)))
-            conn.execute(_FORGET_SHAPES, {"table": table_oid})
+            if conn.execute(_HAS_SHAPES).fetchone() == (True,):
+                conn.execute(_FORGET_SHAPES, {"table": table_oid})
     except psycopg.errors.LockNotAvailable as error:
         raise SourceError(
             f"the buffer of table {table_oid} is in use: {listed(lockers(conn, table_oid))}",
@@ -152,13 +158,21 @@ def has_triggers(conn: Connection, table_oid: int) -> bool:
     return bool(_triggers(conn, table_oid))
 
 
-def _triggers(conn: Connection, table_oid: int) -> list[tuple[int, str]]:
+def tables_with_triggers(conn: Connection, oid: int) -> list[TableInfo]:
+    """The tables that the capture of this oid has triggers on: after a restore they have others."""
+    query = """SELECT DISTINCT tgrelid::bigint FROM pg_trigger
+                WHERE tgfoid = to_regprocedure(%s) AND tgparentid = 0"""
+    function = capture_function(oid).as_string(conn) + "()"
+    return read_tables(conn, [found for (found,) in conn.execute(query, (function,))])
+
+
+def _triggers(conn: Connection, table_oid: int, of: int | None = None) -> list[tuple[int, str]]:
     """What fires the table's own triggers that call our function, and their names: whoever renames
     one does not switch it off.
     """
     query = """SELECT tgtype, tgname FROM pg_trigger
                 WHERE tgrelid = %s AND tgfoid = to_regprocedure(%s) ORDER BY tgtype"""
-    function = capture_function(table_oid).as_string(conn) + "()"
+    function = capture_function(table_oid if of is None else of).as_string(conn) + "()"
     return conn.execute(query, (table_oid, function)).fetchall()
 
 

@@ -1,0 +1,104 @@
+"""Whatever is left of capture by triggers is removed, also where the record of it is gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailrace.control.removal import remove_capture
+from tailrace.control.schema import migrate
+from tailrace.control.tracking import Mode, track
+from tailrace.errors import SourceError
+from tailrace.postgres.catalog import TableInfo
+from tailrace.postgres.quote import SourceNames, identifier, statement
+from tailrace.postgres.session import Connection
+from tailrace.postgres.triggers import install_triggers
+from tests.buffered import table_of
+
+NAMES = SourceNames.of("main")
+TRIGGERS = """SELECT tgrelid::regclass::text FROM pg_trigger
+               WHERE tgname LIKE 'tailrace%' ORDER BY 1"""
+SCHEMAS = "SELECT nspname::text FROM pg_namespace WHERE nspname LIKE 'tailrace%' ORDER BY 1"
+
+
+def capture(conn: Connection, name: str, *, source: str = NAMES.slot) -> TableInfo:
+    """Put a table in trigger mode, and on record."""
+    table = table_of(conn, name)
+    install_triggers(conn, table, lock_timeout_ms=1000)
+    track(conn, table, source=source, mode=Mode.TRIGGER)
+    return table
+
+
+def teardown(conn: Connection) -> None:
+    """As the command does it."""
+    remove_capture(conn, NAMES, keep=lambda: None)
+
+
+@pytest.fixture
+def tables(app: Connection) -> None:
+    """One that is plain, and one of partitions."""
+    app.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    app.execute("CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    app.execute("CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)")
+
+
+def test_triggers_go_though_the_control_schema_was_dropped_by_hand(
+    controlled: Connection, app: Connection, tables: None
+) -> None:
+    for name in ("app.t", "app.p"):
+        capture(controlled, name)
+    app.execute("INSERT INTO t VALUES (1)")
+    controlled.execute("DROP SCHEMA tailrace CASCADE")
+    teardown(controlled)
+    assert controlled.execute(TRIGGERS).fetchall() == []
+    assert controlled.execute(SCHEMAS).fetchall() == []
+    app.execute("INSERT INTO t VALUES (2)")
+    teardown(controlled)
+    migrate(controlled)
+    capture(controlled, "app.t")
+
+
+def test_triggers_go_though_their_tables_have_other_oids_since_a_restore(
+    controlled: Connection, app: Connection, tables: None
+) -> None:
+    """A dump has the names of functions and buffers, and the rows on record, as they were."""
+    for name, restored in (("app.t", 999_999_991), ("app.p", 999_999_992)):
+        oid = capture(controlled, name).oid
+        for template, of in (
+            ("ALTER FUNCTION tailrace_changes.{} RENAME TO {}", "capture_"),
+            ("ALTER TABLE tailrace_changes.{} RENAME TO {}", "changes_"),
+        ):
+            names = (identifier(f"{of}{oid}"), identifier(f"{of}{restored}"))
+            controlled.execute(statement(template, *names))
+        query = "UPDATE tailrace.change_tracking SET table_oid = %s WHERE table_oid = %s"
+        controlled.execute(query, (restored, oid))
+    teardown(controlled)
+    assert controlled.execute(TRIGGERS).fetchall() == []
+    assert controlled.execute(SCHEMAS).fetchall() == []
+    app.execute("INSERT INTO t VALUES (2)")
+
+
+def test_what_another_source_has_on_record_stays(
+    controlled: Connection, app: Connection, tables: None
+) -> None:
+    capture(controlled, "app.t")
+    capture(controlled, "app.p", source="tailrace_other")
+    teardown(controlled)
+    found = {table for (table,) in controlled.execute(TRIGGERS)}
+    assert found == {"app.p", "app.p1"}
+    app.execute("INSERT INTO p VALUES (1)")
+
+
+def test_capture_does_not_go_on_with_buffers_of_which_nobody_knows_how_they_are_read(
+    controlled: Connection, tables: None
+) -> None:
+    capture(controlled, "app.t")
+    controlled.execute("DROP SCHEMA tailrace CASCADE")
+    with pytest.raises(SourceError, match="schema tailrace was dropped") as raised:
+        migrate(controlled)
+    assert "tailrace teardown" in raised.value.hint
+
+
+def test_functions_that_are_left_keep_no_schema_from_being_made(controlled: Connection) -> None:
+    controlled.execute("DROP SCHEMA tailrace CASCADE")
+    migrate(controlled)
+    assert controlled.execute(SCHEMAS).fetchall() == [("tailrace",), ("tailrace_changes",)]
