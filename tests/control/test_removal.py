@@ -6,7 +6,7 @@ import pytest
 
 from tailrace.control.removal import remove_capture
 from tailrace.control.schema import migrate
-from tailrace.control.tracking import Mode, track
+from tailrace.control.tracking import Mode, forget, track
 from tailrace.errors import SourceError
 from tailrace.postgres.catalog import TableInfo
 from tailrace.postgres.quote import SourceNames, identifier, statement
@@ -86,6 +86,15 @@ def test_what_another_source_has_on_record_stays(
     found = {table for (table,) in controlled.execute(TRIGGERS)}
     assert found == {"app.p", "app.p1"}
     app.execute("INSERT INTO p VALUES (1)")
+
+
+def test_what_is_on_no_record_goes_beside_what_is_on_record_of_another_source(
+    controlled: Connection, tables: None
+) -> None:
+    forget(controlled, capture(controlled, "app.t").oid, source=NAMES.slot)
+    capture(controlled, "app.p", source="tailrace_other")
+    teardown(controlled)
+    assert {table for (table,) in controlled.execute(TRIGGERS)} == {"app.p", "app.p1"}
 
 
 def test_capture_does_not_go_on_with_buffers_of_which_nobody_knows_how_they_are_read(
