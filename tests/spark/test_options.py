@@ -132,7 +132,7 @@ def test_time_without_a_commit_is_an_empty_read(log: MadeLog) -> None:
     ("raised", "told"),
     [
         (StoreError("the disk is gone"), StoreError),
-        (StoreError("no rights", retry=False), LogError),
+        (LogError("a hole", retry=False), LogError),
         (ObjectMissing("no object"), ObjectMissing),
         (LogError("busy", retry=True), StoreError),
         (OffsetOutOfRange("dropped"), OffsetOutOfRange),

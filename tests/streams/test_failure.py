@@ -18,11 +18,15 @@ from tailrace.errors import (
     TailraceError,
 )
 from tailrace.sinks.memory import MemorySink
-from tailrace.storage import MemoryStore
+from tailrace.spark.options import one_line_errors
+from tailrace.storage import MemoryStore, ObjectMissing
 from tailrace.streams import Stream
 from tailrace.streams.failure import failure_of, failure_told
+from tailrace.streams.lookout import Lookout
 from tailrace.streams.running import RunningStream
 from tailrace.streams.setbacks import Setbacks
+from tests.log.faulty_store import WatchedStore
+from tests.spark.made_log import MadeLog, Table
 
 _TRACE = """[STREAM_FAILED] Query [id = x, runId = y] terminated with exception: Job aborted
 Traceback (most recent call last):
@@ -74,6 +78,42 @@ def test_error_raised_here_is_taken_as_it_is() -> None:
     error = SinkError("the lake is full", hint="make room")
     assert failure_of(error).error is error
     assert failure_of(error).is_known
+
+
+@pytest.mark.parametrize(
+    ("raised", "is_waited_for"),
+    [
+        (StoreError("access denied", hint="check the credentials", retry=False), True),
+        (ObjectMissing("no object a"), False),
+        (SegmentCorrupt("a is damaged"), False),
+    ],
+)
+def test_f106_denied_access_to_the_log_is_waited_for_and_what_is_missing_or_corrupt_is_not(
+    raised: LogError, is_waited_for: bool
+) -> None:
+    here = failure_of(raised)
+    assert here.is_known and here.error.retry == is_waited_for
+    assert (str(here.error), here.error.hint) == (str(raised), raised.hint)
+    with pytest.raises(LogError) as caught, one_line_errors():
+        raise raised
+    told = failure_told(f"tailrace.errors.{caught.type.__name__}: {caught.value}")
+    assert told.is_known and told.error.retry == is_waited_for
+
+
+def test_f106_look_for_bases_that_is_denied_is_made_again() -> None:
+    denied = False
+
+    def deny(what: str, key: str) -> None:
+        if denied:
+            raise StoreError("access denied", retry=False)
+
+    log = MadeLog(MemoryStore())
+    lookout = Lookout(WatchedStore(log.store, before=deny), ("public.*",), lambda _: True)
+    log.insert(Table(), 1)
+    denied = True
+    assert not lookout.finds_others(())
+    denied = False
+    assert lookout.finds_others(())
 
 
 def test_error_of_a_task_comes_back_from_what_spark_makes_of_it() -> None:

@@ -126,6 +126,25 @@ def test_f106_failing_sink_stops_its_own_stream_alone(
     assert rows_of(memory) == orders.rows
 
 
+def test_f106_log_whose_store_takes_and_gives_nothing_is_waited_for(
+    spark: SparkSession, log: MadeLog, orders: Table, tmp_path: Path
+) -> None:
+    memory, place, aside = MemorySink(), tmp_path / "log", tmp_path / "aside"
+    with RunningPipeline(spark, log.store, tmp_path, stream(STREAM, memory)) as at_work:
+        at_work.wait_for(log.end, STREAM)
+        place.rename(aside)
+        # As with a right that is missing: the store says that a person must see to it.
+        place.write_bytes(b"")
+        wait_until(lambda: at_work.state(STREAM).error is not None, patience_s=PATIENCE_S)
+        assert not at_work.state(STREAM).is_stopped
+        place.unlink()
+        aside.rename(place)
+        log.insert(orders, 200)
+        at_work.wait_for(log.end, STREAM)
+        wait_until(lambda: at_work.state(STREAM).error is None, patience_s=PATIENCE_S)
+    assert rows_of(memory) == orders.rows
+
+
 @pytest.mark.parametrize("stays", [False, True])
 def test_f106_pipeline_ends_with_its_last_stream_unless_it_is_to_stay(
     spark: SparkSession, log: MadeLog, orders: Table, tmp_path: Path, stays: bool

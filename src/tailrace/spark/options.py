@@ -14,7 +14,7 @@ from tailrace.log.plan import Limits, offset_at_time, offset_before_time
 from tailrace.model import Offset
 from tailrace.spark.place import BEFORE_BASE, Place
 from tailrace.spark.whole import newest_base
-from tailrace.storage import open_store
+from tailrace.storage import is_outage, open_store
 
 ERROR_PREFIX: Final = "tailrace: "
 """Begins the one line of a Spark error that says what happened."""
@@ -54,7 +54,7 @@ def one_line_errors() -> Iterator[None]:
 
 
 def _told_by_class(error: TailraceError) -> type[TailraceError]:
-    if error.retry:
+    if error.retry or is_outage(error):
         return StoreError
     return LogError if type(error).retry else type(error)
 

@@ -3,7 +3,7 @@
 from tailrace.storage.file import FileStore
 from tailrace.storage.memory import MemoryStore
 from tailrace.storage.object import ObjectStore
-from tailrace.storage.store import Data, Entry, ObjectExists, ObjectMissing, Store
+from tailrace.storage.store import Data, Entry, ObjectExists, ObjectMissing, Store, is_outage
 from tailrace.storage.url import open_store
 
 __all__ = [
@@ -15,5 +15,6 @@ __all__ = [
     "ObjectMissing",
     "ObjectStore",
     "Store",
+    "is_outage",
     "open_store",
 ]

@@ -44,6 +44,14 @@ class Entry:
     """When the store took it, by its own clock, since 1970: for retention, never for order."""
 
 
+def is_outage(error: BaseException) -> bool:
+    """Whether the store took or gave nothing at all, as while access is denied: that says nothing
+    about an object, and may end at any moment. For whoever can wait until it does, also if a
+    person must see to it (`retry` is false then).
+    """
+    return type(error) is StoreError
+
+
 Data: TypeAlias = bytes | memoryview
 Entries: TypeAlias = list[Entry]
 

@@ -10,8 +10,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace import errors
-from tailrace.errors import LogError, TailraceError
+from tailrace.errors import LogError, StoreError, TailraceError
 from tailrace.spark.options import ERROR_PREFIX
+from tailrace.storage import is_outage
 
 _OURS: Final = re.compile(rf"(\w+): {re.escape(ERROR_PREFIX)}(.*)")
 _PYTHON: Final = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception)(?:: .*)?)$", re.MULTILINE)
@@ -26,7 +27,12 @@ class Failure:
 
 
 def failure_of(raised: BaseException) -> Failure:
-    """What was raised here; through Spark, if a task has raised it."""
+    """What was raised here; through Spark, if a task has raised it.
+
+    A log whose store denies access is waited for, like a sink that does: credentials come back.
+    """
+    if isinstance(raised, TailraceError) and is_outage(raised):
+        return Failure(StoreError(str(raised), hint=raised.hint), is_known=True)
     if isinstance(raised, TailraceError):
         return Failure(raised, is_known=True)
     if isinstance(raised, PySparkException):

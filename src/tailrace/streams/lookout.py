@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from tailrace.errors import StoreError
 from tailrace.log.bases import newest_bases, newest_positions
 from tailrace.model import Relation
-from tailrace.storage import Store
+from tailrace.storage import Store, is_outage
 from tailrace.streams.taken import TakenTables, due_loads, matching
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Lookout:
             bases = newest_bases(self._store)
             is_due = bool(due_loads(bases, tables, self._patterns, self._can_take))
         except StoreError as error:
-            if not error.retry:
+            if not is_outage(error):
                 raise
             # The next look may do better.
             logger.debug("bases cannot be looked for error=%s", error)

@@ -164,7 +164,7 @@ class ReplayLookout:
             # Another process carries it out: what becomes of it is for that one to say.
             raise
         except TailraceError as error:
-            if error.retry:
+            if failure_of(error).error.retry:
                 raise
             return self._failed(request, error)
 
