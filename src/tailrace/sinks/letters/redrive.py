@@ -104,12 +104,20 @@ class Requests:
         found = []
         for entry in self._store.list(self._requests):
             with suppress(ObjectMissing):
-                found.append(_request(json.loads(self._store.get(entry.key))))
+                found.append(self._read(entry.key))
         return found
 
     def finish(self, request: Request) -> None:
         """It is carried out."""
         self._store.delete([self._key(request)])
+
+    def end(self, why: str, *, now: float) -> None:
+        """Nobody carries out what waits any more; the audit says why of what can be read."""
+        at = datetime.fromtimestamp(now, UTC).isoformat()
+        for entry in self._store.list(self._requests):
+            with suppress(ObjectMissing, SegmentCorrupt, ValueError):
+                self.record(Audit(self._read(entry.key), at, (), {}, why))
+            self._store.delete([entry.key])
 
     def record(self, audit: Audit) -> None:
         """Keep the audit line; one of an earlier try stays."""
@@ -128,6 +136,9 @@ class Requests:
             return Audit(request, value["at"], done, failed, value["error"])
         except (KeyError, TypeError) as error:
             raise SegmentCorrupt(f"the audit of {request_id} cannot be read") from error
+
+    def _read(self, key: str) -> Request:
+        return _request(json.loads(self._store.get(key)))
 
     def _key(self, request: Request) -> str:
         return f"{self._requests}{request.id}.json"

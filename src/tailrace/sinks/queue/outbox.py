@@ -25,6 +25,11 @@ def count_copies(store: Store, stream: str) -> int:
     return len(store.list(_prefix(stream)))
 
 
+def drop_copies(store: Store, stream: str) -> None:
+    """Nobody sends them any more."""
+    store.delete([entry.key for entry in store.list(_prefix(stream))])
+
+
 class Outbox:
     """The copies of one stream. One thread puts, another one takes."""
 
