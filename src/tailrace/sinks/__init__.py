@@ -3,6 +3,6 @@ type.
 """
 
 from tailrace.sinks.registry import held_by, open_sink
-from tailrace.sinks.sink import Batch, Holds, Load, Sink
+from tailrace.sinks.sink import Batch, Holds, Load, Sink, Stoppable
 
-__all__ = ["Batch", "Holds", "Load", "Sink", "held_by", "open_sink"]
+__all__ = ["Batch", "Holds", "Load", "Sink", "Stoppable", "held_by", "open_sink"]

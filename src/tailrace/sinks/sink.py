@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -150,4 +150,15 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Let go of threads and connections. Nothing is written any more."""
+        ...
+
+
+@runtime_checkable
+class Stoppable(Protocol):
+    """A sink that tries again by itself, and so may take long to return."""
+
+    def stop(self) -> None:
+        """From any thread: what waits to be tried again is left to the next run. `write` and `load`
+        raise SinkError(retry=True) then; `close` follows.
+        """
         ...

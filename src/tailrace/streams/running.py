@@ -26,6 +26,7 @@ from tailrace.sinks import Sink
 from tailrace.storage import Store
 from tailrace.streams.aside import Aside
 from tailrace.streams.delivery import Delivery
+from tailrace.streams.ending import Ending
 from tailrace.streams.failure import Failure, failure_of, query_failure
 from tailrace.streams.lookout import Lookout
 from tailrace.streams.preparing import load_due
@@ -75,7 +76,8 @@ class RunningStream:
         self._store = store
         self._checkpoints = work_dir.absolute() / "checkpoints" / stream.name
         self._turn = threading.Lock()
-        replaying = Replaying(stream, store, self._turn)
+        self._ending = Ending()
+        replaying = Replaying(stream, store, self._turn, ending=self._ending)
         self._replays = ReplayLookout(store, stream.name, replaying)
         self._setbacks = Setbacks(stream.name)
         self._preparation: Aside | None = None
@@ -133,9 +135,10 @@ class RunningStream:
             self._watch(self._query, now)
 
     def stop(self) -> None:
-        """End the query. A batch that is at the sink is waited for; any other comes again. Whoever
-        else has called it is waited for as well.
+        """End the query. A batch that is at the sink is waited for, unless that waits itself to try
+        it again; any other comes again. Whoever else has called it is waited for as well.
         """
+        self._ending.tell()
         with self._stopping:
             preparation, self._preparation = self._preparation, None
             if preparation is not None:
@@ -191,7 +194,7 @@ class RunningStream:
             record, Reader(store), patterns=patterns, writer=writer, selection=str(selection)
         )
         if self._sink is None:
-            self._sink = stream.open_sink(stream.name)
+            self._sink = self._ending.hears(stream.open_sink(stream.name))
         if self._fence is not None:
             # The sink has looked up who delivers the stream: that must have been us.
             self._fence.check()

@@ -55,6 +55,7 @@ class Course:
                 self._settle_letters()
                 if self._window.is_half_passed:
                     self._save_frontier()
+                self._check_stop()
                 self._send()
                 if not self._requests and self._window.halted is not None:
                     raise _halted(self._window.halted)
@@ -76,6 +77,12 @@ class Course:
             self._save(frontier)
             self._window.saved(frontier)
 
+    def _check_stop(self) -> None:
+        """What gets on may come to its end; what is to be tried again is left to the next run."""
+        if self._stop.is_set() and self._window.wait_until() is not None:
+            self._save_frontier()
+            raise SinkError("the stream was told to stop", retry=True)
+
     def _send(self) -> None:
         now = time.monotonic()
         while len(self._requests) < self._request_count and (taken := self._window.take(now)):
@@ -96,8 +103,7 @@ class Course:
             self._note(done)
         elif patience_s is not None:
             failpoint("queue.before_retry")
-            if self._stop.wait(patience_s):
-                raise SinkError("the stream was told to stop", retry=True)
+            self._stop.wait(patience_s)
         else:
             self._save_frontier()
 

@@ -127,9 +127,13 @@ class QueueSink:
         """Nothing is held."""
         return set()
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """Whatever waits to be tried again is left to the next run."""
         self._stop.set()
+
+    def close(self) -> None:
+        """See `stop`; whatever is under way is waited for."""
+        self.stop()
         self._ticker.join()
         if self._copier is not None:
             self._copier.close()

@@ -95,6 +95,9 @@ class ReplayLookout:
             except Stopped:
                 return
             except Exception as raised:
+                if self._replaying.ending.is_told:
+                    # The sink was told to stop: that is no trouble of the request's.
+                    return
                 if isinstance(raised, LogFenced) and self._is_overtaken(fence):
                     logger.info("replay left to another stream=%s", self._stream)
                     return

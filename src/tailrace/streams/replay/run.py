@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -36,6 +36,7 @@ from tailrace.spark.selection import Selection
 from tailrace.storage import Store
 from tailrace.streams.batch_record import BatchRecord
 from tailrace.streams.delivery import Delivery
+from tailrace.streams.ending import Ending
 from tailrace.streams.record import StreamRecord
 from tailrace.streams.replay.choice import choose
 from tailrace.streams.replay.keys import reader_name, record_name, run_name
@@ -85,6 +86,7 @@ class Replaying:
     store: Store
     turn: AbstractContextManager[object]
     read: Read = read_batches
+    ending: Ending = field(default_factory=Ending)
 
     def carry_out(
         self,
@@ -99,7 +101,7 @@ class Replaying:
         replays = Replays(self.store)
         if replays.is_cancelled(request):
             return self._ended(request)
-        with closing(self._open_sink(request)) as sink:
+        with closing(self.ending.hears(self._open_sink(request))) as sink:
             # The sink has looked up who delivers the stream: that must have been us.
             fence.check()
             window = replays.window(request) or replays.begin(request, self._window(request, sink))
