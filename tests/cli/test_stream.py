@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from tailrace.cli.config import load
+from tailrace.cli.synchronising import bring_up_to_date
 from tailrace.log.retention import put_reader_position, reader_positions
 from tailrace.model import Lsn
+from tailrace.postgres.session import connect
 from tests.cli.project import Project
 from tests.log.making import begin
 from tests.server import Database
@@ -45,7 +48,7 @@ def test_streams_are_looked_at_paused_and_resumed_without_a_pipeline(
         "+ stream hook: public.* to webhook",
     ]
     assert "paused stream lake" in project.run("stream", "pause", "lake").out
-    assert project.run("stream", "plan").out == "nothing changes\n"
+    assert project.run("stream", "plan").out.splitlines() == planned.out.splitlines()[1:]
     shown = project.run("stream", "show", "lake", "--json").json
     assert (shown["status"], shown["origin"]) == ("paused", "file")
     ls = project.run("stream", "ls")
@@ -58,9 +61,36 @@ def test_streams_are_looked_at_paused_and_resumed_without_a_pipeline(
     assert (code, error, hint) == (2, "there is no stream laek", "one of: hook, lake")
 
 
+def test_who_pauses_or_resumes_a_stream_touches_no_other_and_not_its_definition(
+    project: Project, database: Database
+) -> None:
+    project.configure(database.dsn, more=FILE)
+    _run_pipeline(project, database)
+    later = "streams: {lake: {sink: {type: memory}}, third: {sink: {type: memory}}}"
+    project.configure(database.dsn, more=later)
+    planned = project.run("stream", "plan").out
+    assert planned.splitlines() == [
+        "+ stream third: public.* to memory",
+        "~ stream lake: sink",
+        "- stream hook: not declared any more; `tailrace stream rm hook` ends it",
+    ]
+    for verb in ("pause", "resume"):
+        assert f"{verb}d stream lake" in project.run("stream", verb, "lake").out
+    assert project.run("stream", "plan").out == planned
+    assert "paused stream third" in project.run("stream", "pause", "third").out
+    assert project.run("stream", "plan").out.splitlines() == planned.splitlines()[1:]
+    assert project.run("stream", "show", "third", "--json").json["status"] == "paused"
+
+
+def _run_pipeline(project: Project, database: Database) -> None:
+    """What one does with the file when it begins."""
+    with connect(database.dsn) as conn:
+        bring_up_to_date(conn, load(project.config))
+
+
 def test_the_file_never_removes_a_stream_of_sql(project: Project, database: Database) -> None:
     project.configure(database.dsn, more=FILE)
-    project.run("stream", "pause", "hook")
+    _run_pipeline(project, database)
     with database.connect() as admin:
         admin.execute("""INSERT INTO tailrace.streams (name, tables, sink)
                          VALUES ('orders', '{public.orders}', '{"type": "memory"}')""")
@@ -72,7 +102,7 @@ def test_the_file_never_removes_a_stream_of_sql(project: Project, database: Data
         "- stream lake: not declared any more; `tailrace stream rm lake` ends it",
         "! stream orders: made by SQL, so the file's is not used",
     ]
-    project.run("stream", "resume", "hook")
+    _run_pipeline(project, database)
     rows = project.run("stream", "ls", "--json").json_list
     assert [(row["name"], row["origin"]) for row in rows] == [("hook", "file"), ("orders", "sql")]
     project.configure(database.dsn, more="streams: {}")

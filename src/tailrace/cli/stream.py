@@ -12,6 +12,7 @@ from tailrace.errors import ConfigError
 if TYPE_CHECKING:
     from tailrace.cli.config import Config
     from tailrace.control.streams import StreamRow
+    from tailrace.postgres.session import Connection
 
 stream = typer.Typer(help="Look at streams; pause, resume and end them.", no_args_is_help=True)
 
@@ -89,6 +90,8 @@ def pause(name: _Name, config: ConfigFile = None, verbose: Verbose = False) -> N
     """Pause a stream: it stays where it is, and the log is kept for it.
 
     A running pipeline ends the batch that is under way, and no other begins.
+    Nothing else of the file is carried out: neither other streams, nor what has
+    changed of this one.
 
     Example: tailrace stream pause lake
     """
@@ -98,6 +101,9 @@ def pause(name: _Name, config: ConfigFile = None, verbose: Verbose = False) -> N
 @stream.command()
 def resume(name: _Name, config: ConfigFile = None, verbose: Verbose = False) -> None:
     """Resume a stream that is paused, or try one again that has stopped.
+
+    Nothing else of the file is carried out: neither other streams, nor what has
+    changed of this one.
 
     Example: tailrace stream resume lake
     """
@@ -171,27 +177,32 @@ def _delete(settings: Config, name: str) -> bool:
 
 def _set_paused(config: ConfigFile, name: str, *, paused: bool) -> None:
     from tailrace.cli.config import load
-    from tailrace.cli.synchronising import bring_up_to_date, control_session
+    from tailrace.cli.synchronising import control_session, have_row
     from tailrace.cli.wiring import source_names
     from tailrace.control.streams import set_paused
 
     settings = load(config)
     with control_session(settings) as conn:
-        rows = {row.name: row for row in bring_up_to_date(conn, settings)}
-        _one(rows, name)
+        _one({row.name: row for row in _known(conn, settings)}, name)
+        have_row(conn, settings, name)
         set_paused(conn, source_names(settings).slot, name, paused=paused)
     typer.echo(f"{'paused' if paused else 'resumed'} stream {name}")
 
 
 def _rows(settings: Config) -> list[StreamRow]:
+    from tailrace.cli.synchronising import control_session
+
+    with control_session(settings) as conn:
+        return _known(conn, settings)
+
+
+def _known(conn: Connection, settings: Config) -> list[StreamRow]:
     """From the control schema; streams of the file that it does not know yet as well."""
     from tailrace.cli.definitions import declared
-    from tailrace.cli.synchronising import control_session
     from tailrace.cli.wiring import source_names
     from tailrace.control.streams import Status, StreamRow, read_streams
 
-    with control_session(settings) as conn:
-        rows = read_streams(conn, source_names(settings).slot)
+    rows = read_streams(conn, source_names(settings).slot)
     known = {row.name for row in rows}
     for each in declared(settings):
         if each.name not in known:

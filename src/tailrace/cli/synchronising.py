@@ -17,7 +17,7 @@ from tailrace.cli.source import current_dsn
 from tailrace.cli.stream_plan import carry_out, plan_streams
 from tailrace.cli.wiring import source_names
 from tailrace.control.schema import migrate
-from tailrace.control.streams import StreamRow, read_streams
+from tailrace.control.streams import StreamRow, declare, read_streams, reporting
 from tailrace.errors import SourceError
 from tailrace.postgres.lock_session import LockSession, refuse_pooler
 from tailrace.postgres.session import Connection, connect, source_error
@@ -54,6 +54,23 @@ def bring_up_to_date(conn: Connection, config: Config) -> list[StreamRow]:
             typer.echo(line)
         carry_out(conn, source, plan)
         return read_streams(conn, source)
+    except psycopg.Error as error:
+        raise source_error(error) from error
+
+
+def have_row(conn: Connection, config: Config, name: str) -> None:
+    """Make the schema, and let it have this one stream of the file, unless it has a row already:
+    who names a stream means no other, nor what the file says of it by now. Raises SourceError.
+    """
+    source = source_names(config).slot
+    try:
+        migrate(conn)
+        if any(row.name == name for row in read_streams(conn, source)):
+            return
+        with reporting(conn):
+            for each in declared(config):
+                if each.name == name:
+                    declare(conn, source, name, each.definition)
     except psycopg.Error as error:
         raise source_error(error) from error
 
