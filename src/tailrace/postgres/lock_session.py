@@ -7,6 +7,9 @@ that hangs must not lead for ever.
 
 from __future__ import annotations
 
+import os
+import socket
+from contextlib import suppress
 from typing import Final
 
 import psycopg
@@ -68,6 +71,14 @@ class LockSession:
             self.conn.execute("SELECT 1")
         except psycopg.Error as error:
             raise source_error(error) from error
+
+    def hang_up(self) -> None:
+        """From any thread: whatever waits for an answer of the server gets an error."""
+        with (
+            suppress(OSError, psycopg.Error),
+            socket.socket(fileno=os.dup(self.conn.fileno())) as end,
+        ):
+            end.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """End the session; the lock is free the moment the server sees it."""

@@ -3,7 +3,9 @@ how that is going.
 
 A thread of its own, on one session: it listens for changes, reads the table once a second in case
 a word got lost, holds the locks of the streams that this pipeline delivers, and reports. It is
-never waited for. While the database cannot be reached, the streams go on as they were last wished.
+never waited for, and waits for the log only when a stream comes, changes or goes: threads beside
+it see what there is to report, and follow replays. While the database cannot be reached, the
+streams go on as they were last wished.
 """
 
 from __future__ import annotations
@@ -26,11 +28,10 @@ from tailrace.backoff import Backoff
 from tailrace.control.stream_reports import slot_is_lost
 from tailrace.control.streams import (
     STREAMS_CHANNEL,
-    StreamRow,
     has_streams,
     read_streams,
 )
-from tailrace.errors import LogError, SegmentCorrupt, TailraceError
+from tailrace.errors import TailraceError
 from tailrace.log import Reader
 from tailrace.postgres.lock_session import LockSession, refuse_pooler
 from tailrace.postgres.quote import identifier, statement
@@ -41,9 +42,10 @@ from tailrace.streams.leading import Leadership
 from tailrace.streams.observing import Delivering, Observer
 from tailrace.streams.place import Wish
 from tailrace.streams.removing import remove_stream
-from tailrace.streams.replay.by_sql import ReplaysBySql
+from tailrace.streams.replay.following import ReplayFollower
 from tailrace.streams.reports import Reports
 from tailrace.streams.stream import Stream
+from tailrace.streams.watching import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -79,8 +81,11 @@ class Control:
         self._session: LockSession | None = None
         self._opening: LockSession | None = None
         self._backoff = Backoff(Random())
-        self._replays = ReplaysBySql(store, source)
+        self._replays = ReplayFollower(
+            open_session, store, source=source, leads=self._leadership.leads
+        )
         observer = Observer(Reader(store), node=self.node, slot_is_lost=lambda: self.is_slot_lost)
+        self._watch = Watch(observer)
         self._reports = Reports(observer, source=source)
         self._said = ""
         self._stop = threading.Event()
@@ -99,6 +104,8 @@ class Control:
         """Begin. The first turn is waited for, so that streams begin with what it finds."""
         self._places = places
         self._known.begin()
+        self._watch.start(places)
+        self._replays.start()
         self._thread.start()
         while self._thread.is_alive() and not self._has_looked.wait(_POLL_S):
             self.wake()
@@ -108,6 +115,8 @@ class Control:
         not waited for.
         """
         self._stop.set()
+        self._watch.stop()
+        self._replays.stop()
         if self._thread.ident is None:
             return
         self._thread.join(STOP_S)
@@ -127,16 +136,13 @@ class Control:
         """End a session that does not answer any more, as one behind a cut does."""
         if time.monotonic() - self._step_at > ANSWER_S:
             self._hang_up()
+            self._replays.hang_up()
 
     def _hang_up(self) -> None:
         """Whatever waits for an answer gets an error."""
         session = self._session or self._opening
         if session is not None:
-            with (
-                suppress(OSError, psycopg.Error),
-                socket.socket(fileno=os.dup(session.conn.fileno())) as end,
-            ):
-                end.shutdown(socket.SHUT_RDWR)
+            session.hang_up()
 
     def _publish(self) -> None:
         while not self._fenced.empty():
@@ -218,35 +224,16 @@ class Control:
 
     def _turn(self, session: LockSession) -> None:
         session.ping()
-        is_known, rows = has_streams(session.conn), list[StreamRow]()
+        is_known = has_streams(session.conn)
         if is_known:
             self.was_reached = True
-            rows = read_streams(session.conn, self._source)
-            found = {row.name: Kept.of(row) for row in rows}
+            found = {row.name: Kept.of(row) for row in read_streams(session.conn, self._source)}
             self._known.follow(found, partial(self._is_ended, session))
         self._leadership.contend(session, self._known.streams)
         if is_known:
             self.is_slot_lost = slot_is_lost(session.conn, self._source)
             self._reports.send(session.conn, self._reportable())
-            self._follow_replays(session, rows)
-
-    def _follow_replays(self, session: LockSession, rows: Sequence[StreamRow]) -> None:
-        """What is asked for in the rows of streams that are delivered here."""
-        now = time.monotonic()
-        try:
-            for row in rows:
-                if self._leadership.leads(row.name, now):
-                    self._follow_replay(session, row)
-            self._replays.tell_available(session.conn, now)
-        except LogError as error:
-            logger.debug("replays cannot be followed error=%s", error)
-
-    def _follow_replay(self, session: LockSession, row: StreamRow) -> None:
-        try:
-            self._replays.follow(session.conn, row)
-        except SegmentCorrupt as error:
-            # What others ask for has nothing to do with it.
-            logger.debug("replay cannot be followed stream=%s error=%s", row.name, error)
+            self._replays.go_on()
 
     def _is_ended(self, session: LockSession, name: str) -> bool:
         """A stream was deleted: once nobody delivers it, its record goes."""

@@ -18,7 +18,8 @@ from tailrace.control.stream_reports import StreamReport
 from tailrace.control.streams import Status
 from tailrace.log import Reader
 from tailrace.storage import Store
-from tailrace.streams.observing import Delivering, Letters, Observer
+from tailrace.streams.observing import Delivering, Observer, position_of
+from tailrace.streams.sights import Letters
 
 _LABELS = ("source", "stream")
 _Labels = tuple[str, str]
@@ -64,6 +65,7 @@ class StreamMetrics(Collector):
 
     def _states(self, places: Sequence[Delivering]) -> Iterator[Metric]:
         status = _gauge("status", "1 for the state that the stream is in", "status")
+        self._observer.look({place.wish.name: position_of(place) for place in places})
         seen = [(self._labels(place), self._observer.report(place)) for place in places]
         for place, (labels, report) in zip(places, seen, strict=True):
             found = Status.PAUSED if place.wish.is_paused else report.status

@@ -11,7 +11,8 @@ from tailrace.sinks.letters.letter import Letter
 from tailrace.sinks.letters.message import Message, lane_of, place_of
 from tailrace.sinks.letters.parked import ToPark
 from tailrace.storage import FileStore
-from tailrace.streams.observing import Letters, Observer
+from tailrace.streams.observing import Observer
+from tailrace.streams.sights import Letters
 from tests.sinks.queue.servers import STREAM, open_queue, webhook
 from tests.sinks.source import Source, batch_of
 
@@ -36,7 +37,9 @@ def test_letters_are_counted_without_waiting_for_the_disk(tmp_path: Path) -> Non
         place, lane = place_of(1, number, 0, 1), lane_of("t", str(number))
         message = Message(str(number), place, "public.t", lane, str(number), b"{}")
         letters.put(Letter.of(message, ToPark(number, 1, None), sink="webhook", now=0.0))
-    assert Observer(Reader(store)).letters(STREAM) == Letters(50, 50, 0)
+    observer = Observer(Reader(store))
+    observer.look({STREAM: None})
+    assert observer.letters(STREAM) == Letters(50, 50, 0)
     assert store.synced == []
 
 

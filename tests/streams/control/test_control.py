@@ -33,7 +33,7 @@ from tailrace.model import Lsn, Offset
 from tailrace.postgres.lock_session import LockSession
 from tailrace.sinks.memory import MemorySink
 from tailrace.storage import Store
-from tailrace.streams import Stream, StreamState, control, observing
+from tailrace.streams import Stream, StreamState, control, sights
 from tailrace.streams.control import Control
 from tailrace.streams.delivery import Delivered
 from tailrace.streams.kept_roster import Kept
@@ -309,7 +309,7 @@ def test_f014_a_stream_that_waits_or_fell_off_the_log_is_told_in_the_table_when_
 def test_f077_a_lost_slot_shows_in_streams_over_its_tables_until_the_new_base_is_delivered(
     database: Database, conn: psycopg.Connection, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observing, "COUNT_S", 0.0)
+    monkeypatch.setattr(sights, "COUNT_S", 0.0)
     conn.execute(
         """INSERT INTO tailrace.change_tracking
                   (table_oid, source, schema_name, table_name, cdc_mode)
