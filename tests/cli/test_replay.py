@@ -179,11 +179,13 @@ def test_failure_is_told_with_its_reason(project: Project, flow: Replayed, pipel
 
 
 def test_secret_of_another_sink_is_a_reference(tmp_path: Path) -> None:
-    environ = {"HOOK": "http://127.0.0.1/?token=x", "DSN": "postgresql://a:b@h/db"}
+    environ = {"HOOK": "http://127.0.0.1/?token=x", "DSN": "postgresql://a:b@h/db", "HOST": "h"}
     for text in ("{type: webhook, url: '${HOOK}'}", "{type: postgres, dsn: '${DSN}'}"):
         assert read_other_sink(text, tmp_path, environ)
     literal = ["{type: webhook, url: 'http://h/'}", "{type: postgres, dsn: 'host=h'}"]
     literal.append(f"{{type: webhook, url: '${{HOOK}}', dead_letter_queue: {literal[0]}}}")
+    literal.append("{type: postgres, dsn: 'postgresql://u:hunter2@${HOST}/db'}")
+    literal.append("{type: webhook, url: 'https://${HOST}/?token=hunter2'}")
     for text in [*literal, "{type: webhook, url: '${HOOK}', secret: '${S:-pw}'}"]:
         with pytest.raises(ConfigError, match="is a secret"):
             read_other_sink(text, tmp_path, environ)

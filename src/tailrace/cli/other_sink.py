@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from tailrace.cli import document
 from tailrace.cli.config import parse
-from tailrace.cli.secret_options import REFERENCE, secret_options
+from tailrace.cli.secret_options import is_hidden, secret_options
 from tailrace.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,17 +36,13 @@ def read_other_sink(text: str, root: Path, environ: Mapping[str, str] = os.envir
     whole = parse(f"streams: {{other: {{sink: {text}}}}}", root=root, environ=environ, name=_NAME)
     sink = whole.streams["other"].sink
     for place, written in secret_options(sink, raw):
-        if not _is_reference(written):
+        values = written.values() if isinstance(written, dict) else [written]
+        if not all(is_hidden(place[-1], str(value)) for value in values):
             raise ConfigError(
                 f"option {'.'.join(place)} of {_NAME} is a secret and would be kept beside the log",
                 hint="name a variable of the pipeline's environment: ${NAME}",
             )
     return sink
-
-
-def _is_reference(written: object) -> bool:
-    values = written.values() if isinstance(written, dict) else [written]
-    return all(REFERENCE.search(str(value)) for value in values)
 
 
 def open_other_sink(text: str, name: str, *, root: Path, spark: SparkSession, store: Store) -> Sink:

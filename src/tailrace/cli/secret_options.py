@@ -14,6 +14,25 @@ from pydantic import BaseModel, SecretStr
 
 REFERENCE: Final = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*\}")
 
+_NAMES: Final = r"(?:\$\{[A-Za-z_][A-Za-z0-9_]*\})+"
+# By option, what is found only where a secret is anything but names of variables. The same rule, in
+# SQL, is in migration 0016.
+_LITERAL: Final = {
+    "dsn": rf"://[^/@:]*:(?!{_NAMES}@)[^/@]+@|password\s*=\s*(?!{_NAMES}(?:\s|&|\Z))\S",
+    "url": rf"://(?!(?:[^/?#@:]*:)?{_NAMES}@)[^/?#]*@"
+    rf"|[?&](?!(?:[^=&#]*=)?{_NAMES}(?:[&#]|\Z))[^&#]",
+    "headers": rf"\A(?!(?:[A-Za-z]+ )?{_NAMES}\Z)",
+}
+_LITERAL_WHOLE: Final = rf"\A(?!{_NAMES}\Z)"
+
+
+def is_hidden(option: str, written: str) -> bool:
+    """Whether a secret option names variables wherever it holds a secret: as a whole, not beside
+    what spells one out.
+    """
+    is_literal = re.search(_LITERAL.get(option, _LITERAL_WHOLE), written) is not None
+    return not is_literal and REFERENCE.search(written) is not None
+
 
 def secret_options(
     section: BaseModel, written: Mapping[str, object]
