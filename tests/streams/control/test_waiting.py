@@ -9,12 +9,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import psycopg
+import pytest
 from psycopg.types.json import Jsonb
 
 from tailrace.control.stream_reports import Tally
 from tailrace.control.streams import Status, read_streams
 from tailrace.model import Lsn, Offset
-from tailrace.storage import MemoryStore
+from tailrace.postgres.lock_session import LockSession
+from tailrace.storage import MemoryStore, Store
 from tailrace.storage.store import Data, Entries
 from tailrace.streams import StreamState
 from tailrace.streams.delivery import Delivered
@@ -102,3 +104,28 @@ def test_f082_wishes_are_followed_and_locks_are_kept_while_the_store_does_not_an
             conn.execute("UPDATE tailrace.streams SET paused = true WHERE name = 'orders'")
             wait_until(lambda: (seen := node.wish("orders")) is not None and seen.is_paused)
             assert _holders(conn) == before and len(before) == 1
+
+
+def test_f105_a_wish_of_which_no_word_comes_is_read_within_two_seconds(
+    database: Database, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That a word ends the wait is seen where nothing else would, by who waits for two minutes."""
+    waits: list[tuple[float | None, int | None]] = []
+
+    def watched() -> LockSession:
+        session = LockSession(database.dsn)
+        notifies = session.conn.notifies
+
+        def recorded(*, timeout: float | None, stop_after: int | None) -> Iterator[object]:
+            waits.append((timeout, stop_after))
+            return notifies(timeout=timeout, stop_after=stop_after)
+
+        monkeypatch.setattr(session.conn, "notifies", recorded)
+        return session
+
+    node = Node(database.dsn, store)
+    node.control._open_session = watched
+    with running(node):
+        wait_until(lambda: len(waits) >= 2)
+    assert all(timeout is not None and timeout <= 2.0 for timeout, _ in waits)
+    assert {stop_after for _, stop_after in waits} == {1}
