@@ -32,6 +32,7 @@ from tailrace.sinks.queue.outlet import Outlet
 from tailrace.sinks.queue.passage import Passage
 from tailrace.sinks.queue.progress import Progress
 from tailrace.sinks.queue.sender import CLOCKS_S, Sender
+from tailrace.sinks.queue.slices import slices
 from tailrace.sinks.sink import Batch, Holds, Load, stream_of
 from tailrace.storage import Store
 
@@ -104,8 +105,10 @@ class QueueSink:
         """Send the batch's messages; returns when each is at the queue or a dead letter."""
         with self._lock:
             passage = self._begin(batch.sequence)
-            messages = self._renderer.changes(batch.tables, batch.sequence, batch.replay)
-            self._send(passage, messages)
+            for part in slices(batch.tables):
+                # What came before is settled, and counts no more for the window of this part.
+                self._save(passage, passage.passed)
+                self._send(passage, self._renderer.changes(part, batch.sequence, batch.replay))
 
     def load(self, load: Load, rows: Iterable[pa.Table]) -> None:
         """Send a TRUNCATE, then the rows, as read and not as inserted."""
