@@ -7,14 +7,12 @@ that hangs must not lead for ever.
 
 from __future__ import annotations
 
-import os
-import socket
-from contextlib import suppress
 from typing import Final
 
 import psycopg
 
 from tailrace.errors import ConfigError
+from tailrace.postgres.deadline import hang_up
 from tailrace.postgres.replication import SENDER_TIMEOUT_S, lock_key
 from tailrace.postgres.session import Connection, connect
 from tailrace.postgres.sqlstate import source_error
@@ -74,11 +72,7 @@ class LockSession:
 
     def hang_up(self) -> None:
         """From any thread: whatever waits for an answer of the server gets an error."""
-        with (
-            suppress(OSError, psycopg.Error),
-            socket.socket(fileno=os.dup(self.conn.fileno())) as end,
-        ):
-            end.shutdown(socket.SHUT_RDWR)
+        hang_up(self.conn)
 
     def close(self) -> None:
         """End the session; the lock is free the moment the server sees it."""

@@ -20,6 +20,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 
 from tailrace.errors import ConfigError, SourceError
+from tailrace.postgres.deadline import TimedConnection
 from tailrace.postgres.sqlstate import connect_error, source_error
 
 __all__ = [
@@ -47,6 +48,8 @@ _KEEPALIVES: Final = {
     "keepalives_idle": "30",
     "keepalives_interval": "10",
     "keepalives_count": "5",
+    # There are none while what was sent is not acknowledged: in the middle of a COPY, for instance.
+    "tcp_user_timeout": "90000",
 }
 """A server that is gone while we wait for its answer is noticed in a minute or two."""
 
@@ -137,13 +140,17 @@ def connect(
     *,
     application_name: str = APPLICATION_NAME,
     settings: Mapping[str, str] = MappingProxyType({}),
+    answer_s: float | None = None,
 ) -> Connection:
-    """An autocommit session; raises SourceError, or ConfigError if `dsn` cannot be read."""
+    """An autocommit session, which waits no longer than `answer_s` for any answer; raises
+    SourceError, or ConfigError if `dsn` cannot be read.
+    """
     target = conninfo(dsn, application_name=application_name, settings=settings)
     try:
-        conn = psycopg.connect(target, autocommit=True)
+        conn = TimedConnection.connect(target, autocommit=True)
     except psycopg.Error as exc:
         raise connect_error(str(exc), target) from exc
+    conn.answer_s = answer_s
     try:
         pin(conn.pgconn)
     except SourceError:

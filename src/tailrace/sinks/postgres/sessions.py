@@ -4,7 +4,8 @@ A session is handed out for one transaction. After any error it is closed, and s
 wait: whatever ended the one may have ended them, and the next try must not meet them.
 
 Limits: a statement may take ten minutes, and a session that does nothing inside a transaction five.
-So a writer that was stopped and not killed lets go of its locks in the end.
+So a writer that was stopped and not killed lets go of its locks in the end. A target that is
+stopped keeps no such limit: a minute after it, the session is broken off from here.
 """
 
 from __future__ import annotations
@@ -15,13 +16,18 @@ from threading import Lock
 from typing import Final
 
 import psycopg
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from tailrace.errors import SourceError
+from tailrace.postgres.deadline import TimedConnection
 from tailrace.postgres.session import Connection, connect
 from tailrace.sinks.postgres.refusals import connect_failure, sink_error
 
 STATEMENT_TIMEOUT: Final = "10min"
+
+ANSWER_S: Final = 660.0
+"""When a target is taken for dead that should have ended the statement itself."""
 
 _IDLE_MAX: Final = 4
 _SETTINGS: Final = {
@@ -35,8 +41,9 @@ _SETTINGS: Final = {
 class Sessions:
     """A few open sessions; safe to use from many threads."""
 
-    def __init__(self, dsn: str) -> None:
+    def __init__(self, dsn: str, *, answer_s: float = ANSWER_S) -> None:
         self._dsn = dsn
+        self._answer_s = answer_s
         self._idle: list[Connection] = []
         self._lock = Lock()
         known = conninfo_to_dict(dsn)
@@ -71,7 +78,7 @@ class Sessions:
             if self._idle:
                 return self._idle.pop()
         try:
-            return connect(self._dsn, settings=_SETTINGS)
+            return connect(self._dsn, settings=_SETTINGS, answer_s=self._answer_s)
         except SourceError as error:
             raise connect_failure(error) from error
 
@@ -81,3 +88,16 @@ class Sessions:
                 self._idle.append(conn)
                 return
         conn.close()
+
+
+@contextmanager
+def unlimited(conn: Connection) -> Iterator[None]:
+    """Whatever is done in the block may take as long as it likes; inside a transaction."""
+    assert isinstance(conn, TimedConnection), "it is a session of ours"
+    conn.execute("SET LOCAL statement_timeout = 0")
+    answer_s, conn.answer_s = conn.answer_s, None
+    try:
+        yield
+    finally:
+        conn.answer_s = answer_s
+    conn.execute(sql.SQL("SET LOCAL statement_timeout = {}").format(STATEMENT_TIMEOUT))

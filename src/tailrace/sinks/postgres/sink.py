@@ -60,7 +60,7 @@ class PostgresSink:
         """
         self._options = options
         self._form: Form = AppendForm() if options.mode is Mode.APPEND else UpsertForm()
-        self._sessions = Sessions(options.dsn)
+        self._sessions = Sessions(options.dsn, answer_s=options.answer_s)
         self._pool = ThreadPoolExecutor(_TABLES_AT_ONCE, thread_name_prefix="tailrace-postgres")
         self._store = store
         self._stream = stream

@@ -20,7 +20,7 @@ from tailrace.postgres.quote import identifier, qualified, statement
 from tailrace.postgres.session import Connection
 from tailrace.sinks.postgres.copy_in import copy_in
 from tailrace.sinks.postgres.layout import Layout, TargetColumn
-from tailrace.sinks.postgres.sessions import STATEMENT_TIMEOUT
+from tailrace.sinks.postgres.sessions import unlimited
 from tailrace.sinks.postgres.types import ColumnType
 from tailrace.sinks.postgres.watermark import note_target
 
@@ -154,16 +154,14 @@ class Target:
         self._delete(conn, command.format(self.name, *names, Origin.SNAPSHOT.value))
 
     def _delete(self, conn: Connection, command: sql.Composed) -> None:
-        conn.execute("SET LOCAL statement_timeout = 0")
-        conn.execute(command)
-        conn.execute(sql.SQL("SET LOCAL statement_timeout = {}").format(STATEMENT_TIMEOUT))
+        with unlimited(conn):
+            conn.execute(command)
 
     def _alter(self, conn: Connection, actions: list[sql.Composed]) -> None:
         if actions:
             every = sql.SQL(", ").join(actions)
-            conn.execute("SET LOCAL statement_timeout = 0")
-            conn.execute(sql.SQL("ALTER TABLE {} {}").format(self.name, every))
-            conn.execute(sql.SQL("SET LOCAL statement_timeout = {}").format(STATEMENT_TIMEOUT))
+            with unlimited(conn):
+                conn.execute(sql.SQL("ALTER TABLE {} {}").format(self.name, every))
 
 
 def _refuse_foreign(place: tuple[str, str], source: str | None, relation: Relation) -> None:
