@@ -23,7 +23,9 @@ was delivered, or has a letter, under the new epoch. It parks nothing and is nev
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Final
 
 from tailrace.errors import SinkError
 from tailrace.failpoint import failpoint
@@ -33,6 +35,9 @@ from tailrace.sinks.letters.letter import Letter, LetterLimits, LetterName
 from tailrace.sinks.letters.message import Message, offset_part, table_code
 from tailrace.sinks.sink import stream_of
 from tailrace.storage import ObjectExists, Store
+
+_READ_AT_ONCE: Final = 16
+"""Each is an object of its own: one after the other, that takes a request's time for each."""
 
 
 class DeadLetters:
@@ -74,6 +79,11 @@ class DeadLetters:
         """Those that park their lanes."""
         return [name for name in self.names() if not name.is_outdone]
 
+    def still_waiting(self, names: Iterable[LetterName]) -> list[LetterName]:
+        """Those of some that were waiting a while ago whose tables were not loaded or emptied."""
+        loaded = self._loaded()
+        return [name for name in names if name.sequence >= loaded.get(name.table_code, 0)]
+
     def newest(self, code: str, lane: str, *, before: int) -> LetterName | None:
         """The last that parks a lane, of batches before this one."""
         loaded = self._loaded()
@@ -100,7 +110,8 @@ class DeadLetters:
     def messages(self, names: Iterable[LetterName]) -> list[Message]:
         """What some letters hold, to be sent now; raises LogFenced if that is another's to do."""
         try:
-            return [self.read(name).message for name in names]
+            with ThreadPoolExecutor(_READ_AT_ONCE, thread_name_prefix="tailrace-letters") as pool:
+                return [letter.message for letter in pool.map(self.read, names)]
         finally:
             # Last, because reading takes a while; and what is missing, a successor has sent.
             self._fence.check()
@@ -156,8 +167,8 @@ class DeadLetters:
         self._fence.check()
         failpoint("letter.before_delete")
         # A store deletes in no order: what is left of a lane must be its newest letter.
-        newest = {(name.table_code, name.lane): name.place for name in names}
-        last = {name.place for name in names if newest[name.table_code, name.lane] == name.place}
+        newest = {name.table_lane: name.place for name in names}
+        last = {name.place for name in names if newest[name.table_lane] == name.place}
         for is_last in (False, True):
             some = [name for name in names if (name.place in last) is is_last]
             self._store.delete([name.key for name in some])
@@ -205,14 +216,14 @@ def root_of(stream: str) -> str:
 
 def lanes_of(names: Iterable[LetterName]) -> set[tuple[str, str]]:
     """The tables' codes and lanes of some letters."""
-    return {(name.table_code, name.lane) for name in names}
+    return {name.table_lane for name in names}
 
 
 def first_letters(names: Iterable[LetterName]) -> dict[tuple[str, str], str]:
     """By the table's code and the lane, where the first of these letters, by place, stands."""
     found: dict[tuple[str, str], str] = {}
     for name in names:
-        found.setdefault((name.table_code, name.lane), offset_part(name.place))
+        found.setdefault(name.table_lane, offset_part(name.place))
     return found
 
 

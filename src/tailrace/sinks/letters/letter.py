@@ -104,3 +104,8 @@ class LetterName:
     def sequence(self) -> int:
         """The number of the batch that it belongs to."""
         return sequence_of(self.place)
+
+    @property
+    def table_lane(self) -> tuple[str, str]:
+        """The code of its table, and its lane."""
+        return self.table_code, self.lane

@@ -1,6 +1,6 @@
 """What an operator asks for about dead letters, and how the pipeline carries it out.
 
-A request is an object that the pipeline finds, carries out between two batches and deletes; what
+A request is an object that the pipeline finds, carries out between batches and deletes; what
 became of it is kept in the audit. So only one process ever sends a stream's messages, and a lane
 that is redriven is closed to newer ones until the last of its letters is delivered.
 
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -50,6 +51,9 @@ class Sent:
     refused: dict[str, ToPark]
     error: SinkError | None
 
+
+Lane = tuple[str, str]
+"""The code of a table, and a lane of it."""
 
 Send = Callable[[Sequence[Message], Parked], Sent]
 
@@ -144,84 +148,134 @@ class Requests:
         return f"{self._requests}{request.id}.json"
 
 
-def carry_out(
-    request: Request,
-    requests: Requests,
-    letters: DeadLetters,
-    send: Send,
-    *,
-    portion: Portion,
-    now: float,
-    is_whole: bool = False,
-) -> tuple[str, ...]:
-    """Do what is asked for and record it; returns the places of the letters that are gone. No more
-    than a portion is sent before those that have arrived are deleted. If letters are whole, the
-    newest of a lane stands for those before it. Raises LogFenced.
+class Errand:
+    """A request that is carried out step by step. Between two steps, which are for whoever holds
+    the sink, a batch may be delivered: a letter that was not sent yet parks its lane as ever, and
+    what came behind it meanwhile is sent behind it.
     """
-    names, at = letters.names(), datetime.fromtimestamp(now, UTC).isoformat()
-    # By place: an epoch that takes the stream over gives its letters other keys.
-    meant = frozenset(key.rsplit("/", 1)[-1].partition(".")[0] for key in request.letters)
-    chosen = [name for name in names if not meant or name.place in meant]
-    if request.action == "discard":
+
+    def __init__(
+        self,
+        request: Request,
+        requests: Requests,
+        letters: DeadLetters,
+        send: Send,
+        *,
+        portion: Portion,
+        now: float,
+        is_whole: bool = False,
+    ) -> None:
+        """No more than a portion is sent in a step, and those that have arrived are deleted in it.
+        If letters are whole, the newest of a lane stands for those before it.
+        """
+        self._request = request
+        self._requests = requests
+        self._letters = letters
+        self._send = send
+        self._portion = portion
+        self._is_whole = is_whole
+        self._at = datetime.fromtimestamp(now, UTC).isoformat()
+        # By place: an epoch that takes the stream over gives its letters other keys.
+        self._meant = frozenset(key.rsplit("/", 1)[-1].partition(".")[0] for key in request.letters)
+        self._codes: set[str] | None = None
+        self._held: set[Lane] = set()
+        """Lanes that were not asked for, or of which a letter was refused."""
+        self._pieces: deque[list[LetterName]] = deque()
+        self._older: dict[str, list[LetterName]] = {}
+        self._parked = Parked()
+        self._failed: dict[str, str] = {}
+        self._error = ""
+        self.done: list[str] = []
+        """The places of the letters that are gone."""
+        self.is_over = False
+
+    def step(self) -> list[str]:
+        """Do some more of it; returns the places of the letters that are gone by that. The last
+        step records what became of it all. Raises LogFenced.
+        """
+        before = len(self.done)
+        if self._request.action == "discard":
+            self._discard()
+        else:
+            self._redrive()
+        if self.is_over:
+            self._requests.finish(self._request)
+        return self.done[before:]
+
+    def _discard(self) -> None:
+        chosen = [name for name in self._letters.names() if self._means(name)]
+        self.done = [name.place for name in chosen]
         failpoint("discard.before_audit")
-        audit = Audit(request, at, tuple(name.place for name in chosen), {})
-        requests.record(audit)
+        self._requests.record(self._audit())
         failpoint("discard.after_audit")
-        letters.remove(chosen)
-    else:
-        lanes = lanes_of(chosen)
-        audit = _redrive(request, letters, names, lanes, send, portion, at, is_whole=is_whole)
-        failpoint("redrive.before_audit")
-        requests.record(audit)
-        failpoint("redrive.after_audit")
-    requests.finish(request)
-    return audit.done
+        self._letters.remove(chosen)
+        self.is_over = True
 
+    def _redrive(self) -> None:
+        is_all_known = not self._pieces
+        if is_all_known:
+            self._look()
+        if self._pieces:
+            self._send_piece(self._pieces.popleft())
+        # With a piece that is left to the next step, more may come to wait.
+        self.is_over = bool(self._error) or (is_all_known and not self._pieces)
+        if self.is_over:
+            failpoint("redrive.before_audit")
+            self._requests.record(self._audit())
+            failpoint("redrive.after_audit")
 
-def _redrive(
-    request: Request,
-    letters: DeadLetters,
-    names: Sequence[LetterName],
-    lanes: set[tuple[str, str]],
-    send: Send,
-    portion: Portion,
-    at: str,
-    *,
-    is_whole: bool,
-) -> Audit:
-    # A barrier of the same tables decides what may pass it, also if it was not asked for.
-    lanes |= {(code, TABLE_LANE) for code, _ in lanes}
-    failed = dict.fromkeys((name.place for name in names if name.is_outdone), _OUTDONE)
-    waiting = [name for name in names if not name.is_outdone]
-    parked = Parked.of(lanes_of(waiting) - lanes)
-    chosen = [name for name in waiting if (name.table_code, name.lane) in lanes]
-    done: list[str] = []
-    error = ""
-    older = _older(chosen) if is_whole else {}
-    if is_whole:
-        chosen = [name for name in chosen if name.place in older]
-    for some in _pieces(chosen, portion):
+    def _look(self) -> None:
+        """Find what is to be sent now."""
+        names = self._letters.names()
+        self._failed |= dict.fromkeys((name.place for name in names if name.is_outdone), _OUTDONE)
+        waiting = [name for name in names if not name.is_outdone]
+        lanes = lanes_of(waiting)
+        if self._codes is None:
+            asked = lanes_of(name for name in names if self._means(name))
+            self._codes = {code for code, _ in asked}
+            # A barrier of the same tables decides what may pass it, also if it was not asked for.
+            self._held = lanes - asked - {(code, TABLE_LANE) for code in self._codes}
+        self._parked = Parked.of(lanes & self._held)
+        chosen = [
+            name
+            for name in waiting
+            if name.table_code in self._codes and name.table_lane not in self._held
+        ]
+        self._older = _older(chosen) if self._is_whole else {}
+        if self._is_whole:
+            chosen = [name for name in chosen if name.place in self._older]
+        self._pieces.extend(_pieces(chosen, self._portion))
+
+    def _send_piece(self, piece: list[LetterName]) -> None:
+        some = self._letters.still_waiting(piece)
+        self._failed |= dict.fromkeys({n.place for n in piece} - {n.place for n in some}, _OUTDONE)
         failpoint("redrive.before_send")
-        sent = send(letters.messages(some), parked)
+        sent = self._send(self._letters.messages(some), self._parked)
         failpoint("redrive.after_send")
         arrived = [name for name in some if name.place in sent.delivered]
-        gone = [each for name in arrived for each in (*older.get(name.place, ()), name)]
-        letters.remove(gone)
-        done.extend(name.place for name in gone)
+        gone = [each for name in arrived for each in (*self._older.get(name.place, ()), name)]
+        self._letters.remove(gone)
+        self.done.extend(name.place for name in gone)
+        self._held |= lanes_of(name for name in some if name.place not in sent.delivered)
         for place, park in sent.refused.items():
-            failed[place] = str(park.failure) if park.failure else _BEHIND
-            failed |= dict.fromkeys((name.place for name in older.get(place, ())), _BEHIND)
+            self._failed[place] = str(park.failure) if park.failure else _BEHIND
+            behind = (name.place for name in self._older.get(place, ()))
+            self._failed |= dict.fromkeys(behind, _BEHIND)
         if sent.error is not None:
-            error = str(sent.error)
-            break
-    return Audit(request, at, tuple(done), failed, error)
+            self._error = str(sent.error)
+
+    def _means(self, name: LetterName) -> bool:
+        return not self._meant or name.place in self._meant
+
+    def _audit(self) -> Audit:
+        return Audit(self._request, self._at, tuple(self.done), self._failed, self._error)
 
 
 def _older(names: Sequence[LetterName]) -> dict[str, list[LetterName]]:
     """By the place of the newest letter of each lane, those before it."""
-    lanes: dict[tuple[str, str], list[LetterName]] = {}
+    lanes: dict[Lane, list[LetterName]] = {}
     for name in names:
-        lanes.setdefault((name.table_code, name.lane), []).append(name)
+        lanes.setdefault(name.table_lane, []).append(name)
     return {some[-1].place: some[:-1] for some in lanes.values()}
 
 

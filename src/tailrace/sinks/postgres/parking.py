@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import psycopg
 
-from tailrace.errors import StoreError
+from tailrace.errors import SinkError, StoreError
 from tailrace.log.epochs import newest_fence
 from tailrace.postgres.sqlstate import source_error
 from tailrace.sinks.keys import Rows
@@ -25,7 +25,8 @@ from tailrace.sinks.letters.failure import Failure, Kind
 from tailrace.sinks.letters.letter import Letter, LetterLimits
 from tailrace.sinks.letters.message import Message, offset_part, table_code
 from tailrace.sinks.letters.parked import Parked, ToPark
-from tailrace.sinks.letters.redrive import Portion, Requests, Sent, carry_out
+from tailrace.sinks.letters.redrive import Errand, Portion, Requests, Sent
+from tailrace.sinks.letters.turns import Turns
 from tailrace.sinks.postgres.records import Records
 from tailrace.sinks.sink import stream_of
 from tailrace.storage import Store
@@ -126,29 +127,34 @@ class Parking:
     def serve(
         self,
         send: Callable[[Sequence[Message], Parked], Sent],
-        lock: threading.Lock,
+        turns: Turns,
+        stop: threading.Event,
         *,
         is_whole: bool,
     ) -> None:
-        """Carry out what operators have asked for, each time with the lock."""
+        """Carry out what operators have asked for, a step in each turn."""
         for request in self._requests.pending():
-            with lock:
-                self._fence.check()
-                now = time.time()
-                try:
-                    gone = carry_out(
-                        request,
-                        self._requests,
-                        self._letters,
-                        send,
-                        portion=PORTION,
-                        now=now,
-                        is_whole=is_whole,
-                    )
-                finally:
-                    self.forget()
+            errand = Errand(
+                request,
+                self._requests,
+                self._letters,
+                send,
+                portion=PORTION,
+                now=time.time(),
+                is_whole=is_whole,
+            )
+            while not errand.is_over:
+                with turns:
+                    if stop.is_set():
+                        raise SinkError("the stream was told to stop", retry=True)
+                    self._fence.check()
+                    try:
+                        errand.step()
+                    finally:
+                        self.forget()
             logger.info(
-                "dead letters %s stream=%s count=%d", request.action, self._stream, len(gone)
+                "dead letters %s stream=%s count=%d",
+                *(request.action, self._stream, len(errand.done)),
             )
 
     def _put(self, message: Message, failure: Failure | None) -> None:

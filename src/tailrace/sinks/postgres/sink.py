@@ -28,6 +28,7 @@ from tailrace.model import Relation
 from tailrace.postgres.session import Connection
 from tailrace.sinks.columns import Mode
 from tailrace.sinks.letters.ticker import Ticker
+from tailrace.sinks.letters.turns import Turns
 from tailrace.sinks.postgres.apart import referring
 from tailrace.sinks.postgres.forms import AppendForm, Form, UpsertForm
 from tailrace.sinks.postgres.options import PostgresOptions
@@ -64,7 +65,7 @@ class PostgresSink:
         self._pool = ThreadPoolExecutor(_TABLES_AT_ONCE, thread_name_prefix="tailrace-postgres")
         self._store = store
         self._stream = stream
-        self._lock = threading.Lock()
+        self._lock = Turns()
         self._stop = threading.Event()
         self._left_out: LeftOut | None = None
         self._parking: Parking | None = None
@@ -151,12 +152,12 @@ class PostgresSink:
         self._sessions.close()
 
     def serve_requests(self) -> None:
-        """Carry out what operators have asked for about dead letters, between two batches."""
+        """Carry out what operators have asked for about dead letters, between batches."""
         parking = self._parking
         if parking is not None:
             redriving = Redriving(self._sessions, self._options, self._stream, parking.look)
             is_whole = self._options.mode is Mode.UPSERT
-            parking.serve(redriving.send, self._lock, is_whole=is_whole)
+            parking.serve(redriving.send, self._lock, self._stop, is_whole=is_whole)
 
     def _begin(self, sequence: int) -> Parking | LeftOut | None:
         """What knows which rows wait, if anything does."""

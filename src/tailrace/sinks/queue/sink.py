@@ -11,10 +11,12 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
 
+from tailrace.errors import SinkError
 from tailrace.log import read_genesis
 from tailrace.log.epochs import newest_fence
 from tailrace.model import Relation
@@ -22,8 +24,9 @@ from tailrace.sinks.letters.dead_letter import DeadLetters, first_letters, lanes
 from tailrace.sinks.letters.letter import Letter
 from tailrace.sinks.letters.message import Message, offset_part, sequence_of, table_code
 from tailrace.sinks.letters.parked import Parked, ToPark
-from tailrace.sinks.letters.redrive import Portion, Requests, Sent, carry_out
+from tailrace.sinks.letters.redrive import Errand, Portion, Requests, Sent
 from tailrace.sinks.letters.ticker import Ticker
+from tailrace.sinks.letters.turns import Turns
 from tailrace.sinks.queue.copier import Copier
 from tailrace.sinks.queue.envelope import Renderer
 from tailrace.sinks.queue.options import QueueOptions
@@ -74,8 +77,10 @@ class QueueSink:
         self._undelivered: DeadLetters | None = None
         self._parked: Parked | None = None
         self._redriven: set[str] = set()
+        self._undeleted: set[str] = set()
+        """The places of letters that were redriven, and may still be there."""
         self._passage: Passage | None = None
-        self._lock = threading.Lock()
+        self._lock = Turns()
         self._stop = threading.Event()
         self._outlet = Outlet(
             sender, options.window, request_count=options.request_count, stop=self._stop
@@ -208,34 +213,51 @@ class QueueSink:
             self._copier.put(kept)
 
     def serve_requests(self) -> None:
-        """Carry out what operators have asked for, between two batches."""
+        """Carry out what operators have asked for, in steps between batches."""
         for request in self._requests.pending():
-            with self._lock:
-                self._fence.check()
-                try:
-                    gone = carry_out(
-                        request,
-                        self._requests,
-                        self._letters,
-                        self._redrive,
-                        portion=self._portion,
-                        now=time.time(),
-                    )
-                finally:
-                    self._parked = None
-                self._redriven.update(gone)
+            errand = Errand(
+                request,
+                self._requests,
+                self._letters,
+                self._redrive,
+                portion=self._portion,
+                now=time.time(),
+            )
+            while not errand.is_over:
+                with self._lock:
+                    self._step(errand)
+            self._undeleted.clear()
             logger.info(
-                "dead letters %s stream=%s count=%d", request.action, self._stream, len(gone)
+                "dead letters %s stream=%s count=%d",
+                *(request.action, self._stream, len(errand.done)),
             )
 
+    def _step(self, errand: Errand) -> None:
+        if self._stop.is_set():
+            raise SinkError("the stream was told to stop", retry=True)
+        self._fence.check()
+        is_over = True
+        try:
+            self._redriven.update(errand.step())
+            is_over = errand.is_over
+        finally:
+            # Not before: a lane of which all is sent is only taken to wait a while longer, what
+            # comes there is found by a later step, and listing all that wait takes its time.
+            if is_over:
+                self._parked = None
+
     def _redrive(self, messages: Sequence[Message], parked: Parked) -> Sent:
-        sent = self._outlet.send(messages, parked)
+        known = {each.place for each in messages} & self._undeleted
+        rest = [each for each in messages if each.place not in known]
+        sent = self._outlet.send(rest, parked)
         if sent.error is not None and self._stop.is_set():
             # The next run carries the request out.
             raise sent.error
-        # At once: what follows may fail, and an unfinished batch must not send these again.
+        # At once: what follows may fail, and an unfinished batch must not send these again, nor
+        # the next try of the request.
         self._redriven.update(sent.delivered)
-        return sent
+        self._undeleted.update(sent.delivered)
+        return replace(sent, delivered=sent.delivered | known)
 
 
 def _among(messages: Sequence[Message], letters: Mapping[tuple[str, str], str]) -> list[int]:

@@ -1,0 +1,173 @@
+"""A redrive of many letters: the stream flows beside it, in order, and nothing is sent twice."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+
+from tailrace.errors import SinkError, StoreError
+from tailrace.sinks.letters.failure import Kind
+from tailrace.sinks.letters.redrive import Requests
+from tailrace.sinks.queue import QueueSink
+from tailrace.storage import MemoryStore
+from tests.capture.running import wait_until
+from tests.sinks.queue.servers import STREAM, WebhookQueue, open_queue
+from tests.sinks.queue.test_conformance import REDRIVE, batches, by_key, check, event_id, letters
+from tests.sinks.source import load_of
+
+PATIENCE_S = 60.0
+
+WINDOW = 4
+"""Half of the letters that there are."""
+
+
+class StubbornStore(MemoryStore):
+    """Deletes no letters while it `keeps` them, and says so."""
+
+    keeps = False
+
+    def delete(self, keys: Iterable[str]) -> None:
+        gone = list(keys)
+        if self.keeps and any("/letters/" in key for key in gone):
+            raise StoreError("deletes are not allowed")
+        super().delete(gone)
+
+
+class SlowStore(MemoryStore):
+    """Gives two letters at a time or none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pair = threading.Barrier(2)
+
+    def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
+        if "/letters/" in key:
+            self._pair.wait(PATIENCE_S)
+        return super().get(key, start=start, length=length)
+
+
+def refused(queue: WebhookQueue, store: MemoryStore) -> QueueSink:
+    """A sink of which eight messages of four keys are letters, two of each."""
+    for key in range(4):
+        queue.faults.fail(key, Kind.POISON)
+    sink = open_queue(queue, store, window_count=WINDOW)
+    sink.write(batches()[1][0])
+    queue.faults.clear()
+    assert len(letters(store)) == 8
+    return sink
+
+
+@contextmanager
+def redriving(queue: WebhookQueue, sink: QueueSink, store: MemoryStore) -> Iterator[Future[None]]:
+    """The block runs while the first portion is under way; the whole redrive is over behind it."""
+    Requests(store, STREAM).ask(REDRIVE)
+    queue.faults.released.clear()
+    queue.faults.holds_after = len(queue.bodies)
+    with ThreadPoolExecutor(1) as pool:
+        at_work = pool.submit(sink.serve_requests)
+        assert queue.faults.held.wait(PATIENCE_S)
+        try:
+            yield at_work
+        finally:
+            queue.faults.clear()
+
+
+def beside(sink: QueueSink, write: Callable[[], None]) -> threading.Thread:
+    """Somebody who waits for the sink."""
+    writer = threading.Thread(target=write)
+    writer.start()
+    wait_until(lambda: sink._lock.is_awaited)
+    return writer
+
+
+def test_f097_batch_flows_between_two_portions_of_a_redrive_and_its_keys_stay_in_order(
+    receiver: WebhookQueue,
+) -> None:
+    store, made = MemoryStore(), batches()[1]
+    sink = refused(receiver, store)
+    with redriving(receiver, sink, store) as at_work:
+        writer = beside(sink, lambda: sink.write(made[1]))
+    at_work.result()
+    writer.join()
+    assert not letters(store), "also what came to wait behind them meanwhile"
+    sink.write(made[2])
+    sink.close()
+    check(receiver)
+    numbers = [message["source"]["batch"] for message in receiver.received()]
+    assert len(numbers) == 24, "each once"
+    # Of batch 2, keys 4 and 5 came before the second portion of batch 1.
+    assert numbers[4:12] == [1, 1, 1, 1, 2, 2, 1, 1]
+    audit = Requests(store, STREAM).audit(REDRIVE.id)
+    assert audit is not None and len(audit.done) == 12 and not audit.failed
+
+
+def test_f054_letters_that_a_load_outdoes_between_two_portions_are_not_sent_behind_it(
+    receiver: WebhookQueue,
+) -> None:
+    store, (source, _) = MemoryStore(), batches()
+    sink = refused(receiver, store)
+    with redriving(receiver, sink, store) as at_work:
+        writer = beside(sink, lambda: sink.load(load_of(2, source, stream=STREAM), source.base()))
+    at_work.result()
+    writer.join()
+    sink.close()
+    ops = [(message["op"], message["source"]["batch"]) for message in receiver.received()]
+    behind = ops[ops.index(("t", 2)) :]
+    assert behind == [("t", 2)] + 6 * [("r", 2)]
+    audit = Requests(store, STREAM).audit(REDRIVE.id)
+    assert audit is not None and len(audit.done) == len(audit.failed) == 4
+
+
+def test_f081_redrive_is_left_at_the_end_of_a_portion_if_the_stream_stops(
+    receiver: WebhookQueue,
+) -> None:
+    store, made = MemoryStore(), batches()[1]
+    sink = refused(receiver, store)
+    with redriving(receiver, sink, store) as at_work:
+        sink._stop.set()
+    assert isinstance(at_work.exception(), SinkError)
+    sink.close()
+    assert len(letters(store)) == 4
+    sink = open_queue(receiver, store, window_count=WINDOW)
+    sink.serve_requests()
+    for batch in made[1:]:
+        sink.write(batch)
+    sink.close()
+    check(receiver)
+    assert len(receiver.received()) == 24
+
+
+def test_f099_letters_that_cannot_be_deleted_are_not_sent_again(receiver: WebhookQueue) -> None:
+    store, made = StubbornStore(), batches()[1]
+    sink = refused(receiver, store)
+    store.keeps = True
+    Requests(store, STREAM).ask(REDRIVE)
+    for batch in made[1:]:
+        for _ in range(3):
+            with pytest.raises(StoreError):
+                sink.serve_requests()
+        sink.write(batch)
+    store.keeps = False
+    sink.serve_requests()
+    sink.close()
+    events = [event_id(message) for message in receiver.received()]
+    assert len(events) == len(set(events)) == 24
+    check(receiver)
+    assert not letters(store) and by_key(receiver.received()).keys() == set(range(6))
+
+
+def test_letters_are_read_side_by_side(receiver: WebhookQueue) -> None:
+    store = SlowStore()
+    for key in range(4):
+        receiver.faults.fail(key, Kind.POISON)
+    sink = open_queue(receiver, store, window_count=WINDOW)
+    sink.write(batches()[1][0])
+    receiver.faults.clear()
+    Requests(store, STREAM).ask(REDRIVE)
+    sink.serve_requests()
+    sink.close()
+    check(receiver, rounds=2)
