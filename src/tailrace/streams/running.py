@@ -135,8 +135,8 @@ class RunningStream:
             self._watch(self._query, now)
 
     def stop(self) -> None:
-        """End the query. A batch that is at the sink is waited for, unless that waits itself to try
-        it again; any other comes again. Whoever else has called it is waited for as well.
+        """End the query. A batch that is at the sink is waited for, unless that itself waits for a
+        queue; any other comes again. Whoever else has called it is waited for as well.
         """
         self._ending.tell()
         with self._stopping:

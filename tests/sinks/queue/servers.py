@@ -23,7 +23,7 @@ from tailrace.sinks.queue.kinesis import KinesisOptions, KinesisSender, delivery
 from tailrace.sinks.queue.limits import WindowLimits
 from tailrace.sinks.queue.opening import SENDERS
 from tailrace.sinks.queue.options import QueueOptions
-from tailrace.sinks.queue.sender import Sender
+from tailrace.sinks.queue.sender import Sender, Sought
 from tailrace.sinks.queue.sink import QueueSink
 from tailrace.sinks.queue.webhook import WebhookOptions, WebhookSender
 from tailrace.sinks.sink import stream_of
@@ -81,6 +81,17 @@ class Faults:
                 return None
             self.keys[key] = (kind, left - 1)
             return kind
+
+
+def sought(
+    since_s: float,
+    sequence: int = 1,
+    *,
+    until_s: float | None = None,
+    stop: threading.Event | None = None,
+) -> Sought:
+    """What is looked for at a queue."""
+    return Sought(sequence, since_s, until_s, stop or threading.Event())
 
 
 def id_of(value: dict[str, Any]) -> object:

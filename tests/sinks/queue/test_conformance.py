@@ -19,7 +19,7 @@ from tailrace.sinks.queue import QueueSink
 from tailrace.sinks.queue.envelope import Renderer
 from tailrace.sinks.queue.json_columns import Style
 from tailrace.sinks.queue.progress import Progress
-from tailrace.sinks.queue.sender import Sender
+from tailrace.sinks.queue.sender import Sender, Sought
 from tailrace.sinks.queue.webhook import WebhookOptions, WebhookSender
 from tailrace.storage import Data, MemoryStore
 from tests.sinks.queue.servers import (
@@ -346,7 +346,7 @@ class CompactedQueue(WebhookQueue):
         class Reading(WebhookSender):
             reads_back = True
 
-            def arrived(self, since_s: float) -> frozenset[str]:
+            def arrived(self, sought: Sought) -> frozenset[str]:
                 return shown
 
         return Reading(WebhookOptions(self.url))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from threading import Event
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pydantic import SecretStr
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.cli.config import parse
 from tailrace.errors import ConfigError, SinkError
@@ -23,7 +26,7 @@ from tailrace.storage import MemoryStore
 from tests.capture.running import wait_until
 from tests.sinks.queue.broker import Broker
 from tests.sinks.queue.kafka_queue import KafkaQueue
-from tests.sinks.queue.servers import STREAM, open_queue
+from tests.sinks.queue.servers import STREAM, open_queue, sought
 from tests.sinks.source import Source, batch_of
 
 CONFIG = """
@@ -126,7 +129,9 @@ def test_f101_broker_that_stops_answering_costs_nothing_and_keeps_the_order(
         for source in sources
         if "replay" not in source
     }
-    assert kafka.sender().arrived(0.0) == {*ids, again.delivery_id}
+    for number in (1, 2, 3):
+        of = {each for each in (*ids, again.delivery_id) if f"@{number}@" in each}
+        assert kafka.sender().arrived(sought(0.0, number)) == of != set()
 
 
 @pytest.mark.spark
@@ -186,3 +191,38 @@ def test_failure_is_found_in_the_trace_of_a_job() -> None:
     assert str(failure) == "RecordTooLarge: The message is 416 bytes."
     other = failure_of("An error occurred while calling o1.save.\n: a.LostException: executor gone")
     assert not other.is_answered and other.message == "a.LostException: executor gone"
+
+
+@pytest.mark.spark
+@pytest.mark.server
+def test_f101_of_a_topic_that_others_write_to_only_what_is_sought_comes_to_the_driver(
+    kafka: KafkaQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, source = time.time(), Source()
+    for key in range(20):
+        source.insert(id=key)
+    changes, render = source.take(), Renderer(STREAM, Style.DEBEZIUM).changes
+    for stream, sequence in (("another", 1), ("another", 2), (STREAM, 1), (STREAM, 2)):
+        messages = render([changes], sequence)
+        assert kafka.sender(stream).send(messages) == [None] * 20
+    wanted = {message.delivery_id for message in messages}
+    read: list[int] = []
+    kind = type(kafka.session.range(1))
+    to_arrow = kind.toArrow
+
+    def counted(frame: DataFrame) -> pa.Table:
+        rows = to_arrow(frame)
+        read.append(rows.num_rows)
+        return rows
+
+    monkeypatch.setattr(kind, "toArrow", counted)
+    sender = kafka.sender()
+    assert sender.arrived(sought(before - 60.0, 2)) == wanted
+    assert read == [20]
+    # What came behind the end is left alone; the timeout of a request is added to it.
+    early = before - 1.0 - kafka.timeout_s
+    assert sender.arrived(sought(early - 60.0, 2, until_s=early)) == frozenset()
+    stop = Event()
+    stop.set()
+    with pytest.raises(SinkError, match="stop"):
+        sender.arrived(sought(before - 60.0, 2, stop=stop))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from contextlib import closing
+from threading import Event
 
 import pytest
 from botocore.awsrequest import AWSResponse
@@ -16,7 +17,7 @@ from tailrace.sinks.queue.envelope import Renderer
 from tailrace.sinks.queue.json_columns import Style
 from tailrace.sinks.queue.kinesis import LIMITS, KinesisOptions, KinesisSender
 from tailrace.storage import MemoryStore
-from tests.sinks.queue.servers import STREAM, KinesisQueue, open_queue
+from tests.sinks.queue.servers import STREAM, KinesisQueue, open_queue, sought
 from tests.sinks.source import Source, batch_of
 
 
@@ -64,7 +65,7 @@ def test_what_has_arrived_is_read_back_from_every_shard(kinesis: KinesisQueue) -
     sink.close()
     kinesis.client.put_record(StreamName=kinesis.stream, Data=b"not ours", PartitionKey="x")
     sender = kinesis.sender()
-    assert len(sender.arrived(before - 1.0)) == 20
+    assert len(sender.arrived(sought(before - 1.0))) == 20
     sender.close()
 
 
@@ -101,7 +102,7 @@ def test_f097_answer_that_does_not_tell_of_each_record_is_none(
         sender._client.meta.events.register("before-call.kinesis", answer)
         outcomes = sender.send(messages)
         with pytest.raises(SinkError) as raised:
-            sender.arrived(0.0)
+            sender.arrived(sought(0.0))
     assert raised.value.retry
     assert [each and (each.kind, each.is_answered) for each in outcomes] == [
         (Kind.RETRIABLE, False)
@@ -119,7 +120,7 @@ def test_f097_reads_that_are_throttled_are_made_again_where_they_were(
     sink.close()
     kinesis.faults.refused_reads = 3
     with closing(kinesis.sender()) as sender:
-        assert len(sender.arrived(before - 1.0)) == 20
+        assert len(sender.arrived(sought(before - 1.0))) == 20
     assert not kinesis.faults.refused_reads
 
 
@@ -140,7 +141,7 @@ def test_shard_that_others_write_to_all_the_time_is_read_to_its_end(
         return read(**asked)
 
     monkeypatch.setattr(sender._client, "get_records", read_behind_a_writer)
-    assert sender.arrived(time.time() - 60.0) == frozenset()
+    assert sender.arrived(sought(time.time() - 60.0)) == frozenset()
     sender.close()
 
 
@@ -174,5 +175,38 @@ def test_f098_missing_stream_and_missing_server_stop_the_stream(kinesis: Kinesis
     assert raised.value.retry and raised.value.hint
     options = KinesisOptions("orders", "us-east-1", "http://127.0.0.1:1", timeout_s=1.0)
     with pytest.raises(SinkError, match="no answer") as raised:
-        KinesisSender(options, STREAM).arrived(0.0)
+        KinesisSender(options, STREAM).arrived(sought(0.0))
+    assert raised.value.retry
+
+
+def test_f101_what_came_later_than_anything_sought_is_not_read(kinesis: KinesisQueue) -> None:
+    """Two days of a shard take hours to read."""
+    before, source = time.time(), Source()
+    for key in range(20):
+        source.insert(id=key)
+    sink = open_queue(kinesis, MemoryStore())
+    sink.write(batch_of(1, source.take(), stream=STREAM))
+    sink.close()
+    pages: list[object] = []
+    with closing(kinesis.sender()) as sender:
+        assert isinstance(sender, KinesisSender)
+        read = sender._client.get_records
+
+        def read_one(**asked: object) -> object:
+            pages.append(read(**asked, Limit=1))
+            return pages[-1]
+
+        sender._client.get_records = read_one
+        found = sender.arrived(sought(before - 1.0, until_s=before - 1.0 - kinesis.timeout_s))
+    # Of each shard as much as tells that it is over.
+    assert len(pages) == len(found) == 2
+
+
+def test_f101_search_for_what_has_arrived_ends_when_the_stream_stops(
+    kinesis: KinesisQueue,
+) -> None:
+    stop = Event()
+    stop.set()
+    with closing(kinesis.sender()) as sender, pytest.raises(SinkError, match="stop") as raised:
+        sender.arrived(sought(0.0, stop=stop))
     assert raised.value.retry

@@ -16,7 +16,7 @@ from tailrace.sinks.letters.failure import Failure, Kind
 from tailrace.sinks.letters.message import Message
 from tailrace.sinks.queue.envelope import Renderer
 from tailrace.sinks.queue.json_columns import Style
-from tailrace.sinks.queue.sender import RequestLimits, Sender
+from tailrace.sinks.queue.sender import RequestLimits, Sender, Sought
 from tailrace.sinks.queue.slices import ROWS_AT_ONCE, slices
 from tailrace.storage import MemoryStore
 from tests.sinks.queue.servers import STREAM, open_queue
@@ -67,7 +67,7 @@ class _CountingSender:
         queue.take(messages)
         return [None] * len(messages)
 
-    def arrived(self, since_s: float) -> frozenset[str]:
+    def arrived(self, sought: Sought) -> frozenset[str]:
         return frozenset()
 
     def close(self) -> None:

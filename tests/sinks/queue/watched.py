@@ -8,7 +8,7 @@ from typing import Any
 
 from tailrace.sinks.letters.failure import Failure
 from tailrace.sinks.letters.message import Message
-from tailrace.sinks.queue.sender import RequestLimits, Sender
+from tailrace.sinks.queue.sender import RequestLimits, Sender, Sought
 from tailrace.storage import Data, MemoryStore
 from tests.sinks.queue.servers import STREAM, Queue
 
@@ -94,8 +94,8 @@ class _WatchedSender:
         self._queue.sent(messages, outcomes)
         return outcomes
 
-    def arrived(self, since_s: float) -> frozenset[str]:
-        return self._sender.arrived(since_s)
+    def arrived(self, sought: Sought) -> frozenset[str]:
+        return self._sender.arrived(sought)
 
     def close(self) -> None:
         self._sender.close()

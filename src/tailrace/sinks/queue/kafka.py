@@ -9,8 +9,10 @@ The producer is idempotent: what it repeats by itself is there once.
 from __future__ import annotations
 
 import re
+import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,7 +27,7 @@ from tailrace.sinks.letters.failure import Failure, Kind
 from tailrace.sinks.letters.message import Message, delivery_id
 from tailrace.sinks.option_values import count, seconds, text
 from tailrace.sinks.queue.errors import kafka_failure, no_answer
-from tailrace.sinks.queue.sender import CLOCKS_S, RequestLimits
+from tailrace.sinks.queue.sender import CLOCKS_S, RequestLimits, Sought
 from tailrace.spark.jar import has_class
 
 OPTIONS: Final = ("bootstrap_servers", "topic", "properties", "timeout", "message_bytes")
@@ -52,6 +54,9 @@ names it takes for secrets; a private key, for instance, it does not.
 
 _SETTLES_S: Final = 0.2
 """A task that fails does not wait for what it has sent: the broker has it in a moment, or never."""
+
+_LOOKS_S: Final = 0.1
+"""How often a reader looks whether it is to stop."""
 
 ERRORS: Final = (PySparkException, Py4JError, ConnectionError)
 """What Spark raises, and what its driver's Java does when it is gone."""
@@ -112,16 +117,21 @@ class KafkaOptions:
             "kafka.delivery.timeout.ms": self._ms(),
         }
 
-    def consumer(self, since_s: float) -> dict[str, str]:
-        """What Spark is told when it reads, from that time on."""
-        return self._client() | {
-            "subscribe": self.topic,
-            "includeHeaders": "true",
-            "startingTimestamp": str(round(since_s * 1000)),
-            "startingOffsetsByTimestampStrategy": "latest",
-            "kafka.default.api.timeout.ms": self._ms(),
-            "fetchOffset.numRetries": "1",
-        }
+    def consumer(self, since_s: float, until_s: float | None = None) -> dict[str, str]:
+        """What Spark is told when it reads, from the one time to the other or to the end."""
+        end = {} if until_s is None else {"endingTimestamp": _ms(until_s + self.timeout_s)}
+        return (
+            self._client()
+            | end
+            | {
+                "subscribe": self.topic,
+                "includeHeaders": "true",
+                "startingTimestamp": _ms(since_s),
+                "startingOffsetsByTimestampStrategy": "latest",
+                "kafka.default.api.timeout.ms": self._ms(),
+                "fetchOffset.numRetries": "1",
+            }
+        )
 
     def _client(self) -> dict[str, str]:
         return {
@@ -173,11 +183,24 @@ class KafkaSender:
         frame = self._session.createDataFrame(_rows(messages, self._sends_for)).coalesce(1)
         frame.write.format("kafka").options(**self._options.producer()).save()
 
-    def arrived(self, since_s: float) -> frozenset[str]:
-        """Read the headers of every partition from that time to its end."""
+    def arrived(self, sought: Sought) -> frozenset[str]:
+        """Read the headers of every partition from the one time to the other, or to its end."""
+        with ThreadPoolExecutor(1, thread_name_prefix="tailrace-kafka") as reader:
+            tag = f"tailrace-arrived-{secrets.token_hex(8)}"
+            found = reader.submit(self._read, sought, tag)
+            while not wait([found], timeout=_LOOKS_S).done:
+                if sought.stop.is_set():
+                    self._session.sparkContext.cancelJobsWithTag(tag)
+        return found.result()
+
+    def _read(self, sought: Sought, tag: str) -> frozenset[str]:
+        sought.go_on()
+        self._session.sparkContext.addJobTag(tag)
+        options = self._options.consumer(sought.since_s, sought.until_s)
         try:
-            return self._delivery_ids(since_s)
+            return self._delivery_ids(options, {sought.sequence})
         except ERRORS as error:
+            sought.go_on()
             failure = failure_of(str(error))
             raise SinkError(
                 f"what has arrived cannot be read: {failure}", hint=failure.hint, retry=True
@@ -191,7 +214,8 @@ class KafkaSender:
     ) -> list[Failure | None]:
         time.sleep(_SETTLES_S)
         try:
-            arrived = self._delivery_ids(began_s - CLOCKS_S)
+            options = self._options.consumer(began_s - CLOCKS_S)
+            arrived = self._delivery_ids(options, {each.sequence for each in messages})
         except ERRORS as error:
             # A producer only misses the topic that a consumer can say is not there.
             unread = failure_of(str(error))
@@ -199,14 +223,19 @@ class KafkaSender:
             return [failure] * len(messages)
         return [None if each.delivery_id in arrived else failure for each in messages]
 
-    def _delivery_ids(self, since_s: float) -> frozenset[str]:
-        topic = self._session.read.format("kafka").options(**self._options.consumer(since_s)).load()
-        headers = topic.selectExpr(*map(_FIND.format, (EVENT_ID, BATCH, STREAM, REPLAY))).toArrow()
+    def _delivery_ids(
+        self, options: Mapping[str, str], sequences: Collection[int]
+    ) -> frozenset[str]:
+        """Of what the stream has sent of these batches. The executors choose: the topic may be full
+        of what others have sent, this stream among them.
+        """
+        topic = self._session.read.format("kafka").options(**options).load()
+        headers = topic.selectExpr(*map(_FIND.format, (EVENT_ID, BATCH, STREAM, REPLAY)))
+        own = headers.where(headers[STREAM] == self._sends_for).where(headers[EVENT_ID].isNotNull())
+        chosen = own.where(headers[BATCH].isin(*map(str, sequences)))
         return frozenset(
-            delivery_id(row[EVENT_ID], batch=row[BATCH] or "", replay=row[REPLAY] or "")
-            for row in headers.to_pylist()
-            # Another stream may send the same change to the same topic.
-            if row[STREAM] == self._sends_for and row[EVENT_ID]
+            delivery_id(row[EVENT_ID], batch=row[BATCH], replay=row[REPLAY] or "")
+            for row in chosen.toArrow().to_pylist()
         )
 
 
@@ -236,6 +265,10 @@ def _headers(message: Message, stream: str) -> list[tuple[str, bytes]]:
     if message.replay:
         found[REPLAY] = message.replay
     return [(name, value.encode()) for name, value in found.items()]
+
+
+def _ms(time_s: float) -> str:
+    return str(round(time_s * 1000))
 
 
 def _revealed(value: object) -> str:

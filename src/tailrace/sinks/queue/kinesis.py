@@ -31,7 +31,7 @@ from tailrace.sinks.letters.failure import Failure, Kind
 from tailrace.sinks.letters.message import Message, delivery_id
 from tailrace.sinks.option_values import seconds, text
 from tailrace.sinks.queue.errors import kinesis_failure, no_answer
-from tailrace.sinks.queue.sender import RequestLimits
+from tailrace.sinks.queue.sender import RequestLimits, Sought
 
 LIMITS: Final = RequestLimits(
     message_count=500, request_bytes=5 << 20, message_bytes=1 << 20, overhead_bytes=64
@@ -113,14 +113,15 @@ class KinesisSender:
             return [no_answer("what was answered does not tell of each record")] * len(messages)
         return [_outcome(record) for record in told]
 
-    def arrived(self, since_s: float) -> frozenset[str]:
-        """Read every shard from that time to where it ends now, however slowly that is allowed."""
-        since = datetime.fromtimestamp(since_s, UTC)
+    def arrived(self, sought: Sought) -> frozenset[str]:
+        """Read every shard from the one time to the other, or to where it ends now, however slowly
+        that is allowed.
+        """
         try:
             return frozenset(
                 found
                 for shard in self._shards()
-                for data in self._records(shard, since)
+                for data in self._records(shard, sought)
                 if (found := delivery_id_of(data, self._sends_for))
             )
         except (ClientError, BotoCoreError) as error:
@@ -150,18 +151,21 @@ class KinesisSender:
             yield from (shard["ShardId"] for shard in page["Shards"])
             asked = {"NextToken": page["NextToken"]} if page.get("NextToken") else {}
 
-    def _records(self, shard: str, since: datetime) -> Iterator[bytes]:
+    def _records(self, shard: str, sought: Sought) -> Iterator[bytes]:
         iterator = self._client.get_shard_iterator(
             StreamName=self._stream,
             ShardId=shard,
             ShardIteratorType="AT_TIMESTAMP",
-            Timestamp=since,
+            Timestamp=datetime.fromtimestamp(sought.since_s, UTC),
         )["ShardIterator"]
-        began = datetime.now(UTC)
+        began, until = datetime.now(UTC), None
+        if sought.until_s is not None:
+            until = datetime.fromtimestamp(sought.until_s + self._options.timeout_s, UTC)
         while iterator:
+            sought.go_on()
             answer = self._page(iterator)
             yield from (record["Data"] for record in answer["Records"])
-            if _is_last(answer, began):
+            if _is_past(answer, until) or _is_last(answer, began):
                 return
             iterator = answer.get("NextShardIterator")
 
@@ -188,6 +192,14 @@ def _client(options: KinesisOptions) -> BaseClient:
             retries={"total_max_attempts": 1},
             max_pool_connections=32,
         ),
+    )
+
+
+def _is_past(page: Mapping[str, Any], until: datetime | None) -> bool:
+    """Whether all that follows came later than anything that is looked for."""
+    records = page["Records"]
+    return bool(
+        records and until is not None and records[-1]["ApproximateArrivalTimestamp"] > until
     )
 
 

@@ -1,6 +1,7 @@
 """How far a batch is settled at its queue, durably, so that a crash repeats at most one window.
 
     streams/<stream>/sent/<sequence>-<count>     the first <count> messages of the batch are settled
+    streams/<stream>/left/<epoch>-<sequence>     the run of this epoch sends no more of the batch
 
 A batch has the same messages in the same order whenever it comes, so a count says which.
 """
@@ -30,6 +31,7 @@ class Progress:
         self._store = store
         self._fence = fence or Fence(store, stream, 0)
         self._prefix = f"{layout.STREAMS}{stream}/sent/"
+        self._left = f"{layout.STREAMS}{stream}/left/"
 
     def count(self, sequence: int) -> int:
         """How many messages of the batch are settled."""
@@ -42,6 +44,24 @@ class Progress:
         """
         entries = self._entries(sequence)
         return min((entry.modified_s for entry in entries), default=None)
+
+    def until_s(self, sequence: int) -> float | None:
+        """When the last message can have been sent; None if that is not known, because the run
+        before this one was killed.
+        """
+        before = (self._fence.epoch - 1, sequence)
+        entries = self._store.list(self._left)
+        return next((e.modified_s for e in entries if _numbers(e.key) == before), None)
+
+    def leave(self, sequence: int) -> None:
+        """This run sends no more of the batch, whether or not it is settled."""
+        with suppress(ObjectExists):
+            self._store.put_new(f"{self._left}{self._fence.epoch:016d}-{sequence:016d}", b"")
+
+    def resume(self) -> None:
+        """From now on more is sent: what any run has left says nothing any more."""
+        if left := [entry.key for entry in self._store.list(self._left)]:
+            self._store.delete(left)
 
     def save(self, sequence: int, count: int) -> None:
         """So many are settled; what is older is forgotten. Raises LogFenced."""

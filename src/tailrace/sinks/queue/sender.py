@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import Event
 from typing import Final, Protocol
 
+from tailrace.errors import SinkError
 from tailrace.sinks.letters.failure import Failure
 from tailrace.sinks.letters.message import Message
 
@@ -26,6 +28,23 @@ class RequestLimits:
     message_bytes: int
     overhead_bytes: int = 0
     is_ordered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """What is looked for at a queue: messages of one batch, sent since a time and, if that is
+    known, no later than another, in seconds since 1970. `stop` ends the search.
+    """
+
+    sequence: int
+    since_s: float
+    until_s: float | None
+    stop: Event
+
+    def go_on(self) -> None:
+        """Raise SinkError if the search is to end."""
+        if self.stop.is_set():
+            raise SinkError("the stream was told to stop", retry=True)
 
 
 class Sender(Protocol):
@@ -49,10 +68,11 @@ class Sender(Protocol):
         """Whether `arrived` can tell anything."""
         ...
 
-    def arrived(self, since_s: float) -> frozenset[str]:
-        """The delivery ids of what the queue has taken since that time, in seconds since 1970.
+    def arrived(self, sought: Sought) -> frozenset[str]:
+        """The delivery ids of what the queue has taken of that, and maybe of other batches. What
+        others have sent meanwhile may be a thousand times as much: it is not held.
 
-        Raises SinkError if the queue cannot be read now.
+        Raises SinkError if the queue cannot be read now, or if the search is to end.
         """
         ...
 

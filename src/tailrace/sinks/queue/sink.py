@@ -11,12 +11,13 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
 
-from tailrace.errors import SinkError
+from tailrace.errors import SinkError, StoreError
 from tailrace.log import read_genesis
 from tailrace.log.epochs import newest_fence
 from tailrace.model import Relation
@@ -34,7 +35,7 @@ from tailrace.sinks.queue.outbox import Outbox
 from tailrace.sinks.queue.outlet import Outlet
 from tailrace.sinks.queue.passage import Passage
 from tailrace.sinks.queue.progress import Progress
-from tailrace.sinks.queue.sender import CLOCKS_S, Sender
+from tailrace.sinks.queue.sender import CLOCKS_S, Sender, Sought
 from tailrace.sinks.queue.slices import slices
 from tailrace.sinks.sink import Batch, Holds, Load, stream_of
 from tailrace.storage import Store
@@ -79,6 +80,7 @@ class QueueSink:
         self._redriven: set[str] = set()
         self._undeleted: set[str] = set()
         """The places of letters that were redriven, and may still be there."""
+        self._begun: int | None = None
         self._passage: Passage | None = None
         self._lock = Turns()
         self._stop = threading.Event()
@@ -136,7 +138,9 @@ class QueueSink:
         return set()
 
     def stop(self) -> None:
-        """Whatever waits to be tried again is left to the next run."""
+        """Whatever waits to be tried again, or looks for what has arrived, is left to the next run:
+        `write` and `load` come back with an error.
+        """
         self._stop.set()
 
     def close(self) -> None:
@@ -146,10 +150,13 @@ class QueueSink:
         if self._copier is not None:
             self._copier.close()
         self._outlet.close()
+        if self._begun is not None and self._sender.reads_back:
+            with suppress(StoreError):
+                self._progress.leave(self._begun)
 
     def _begin(self, sequence: int) -> Passage:
         """The passage of this batch: the one that was interrupted, if it is the same."""
-        before = self._passage
+        before, self._begun = self._passage, sequence
         if before is not None and before.sequence == sequence:
             before.passed = 0
             return before
@@ -166,10 +173,15 @@ class QueueSink:
         return self._passage
 
     def _arrived(self, sequence: int) -> frozenset[str]:
-        since_s = self._progress.since_s(sequence)
-        if since_s is None or not self._sender.reads_back:
+        if not self._sender.reads_back:
             return frozenset()
-        return self._sender.arrived(since_s - CLOCKS_S)
+        since_s, until_s = self._progress.since_s(sequence), self._progress.until_s(sequence)
+        found = frozenset[str]()
+        if since_s is not None:
+            last_s = None if until_s is None else until_s + CLOCKS_S
+            found = self._sender.arrived(Sought(sequence, since_s - CLOCKS_S, last_s, self._stop))
+        self._progress.resume()
+        return found
 
     def _send(self, passage: Passage, messages: Sequence[Message]) -> None:
         first = passage.enter(messages)

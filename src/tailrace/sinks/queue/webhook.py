@@ -29,7 +29,7 @@ from tailrace.sinks.letters.message import Message
 from tailrace.sinks.option_values import count, seconds, text
 from tailrace.sinks.queue.errors import http_failure, no_answer
 from tailrace.sinks.queue.exchange import Connection
-from tailrace.sinks.queue.sender import RequestLimits
+from tailrace.sinks.queue.sender import RequestLimits, Sought
 
 OPTIONS: Final = ("url", "secret", "headers", "timeout", "batch_count", "batch_bytes")
 SIGNATURE: Final = "Tailrace-Signature"
@@ -102,7 +102,7 @@ class WebhookSender:
         outcome = self._post(messages)
         return [outcome] * len(messages)
 
-    def arrived(self, since_s: float) -> frozenset[str]:
+    def arrived(self, sought: Sought) -> frozenset[str]:
         """Nothing can be asked."""
         return frozenset()
 

@@ -1,0 +1,93 @@
+"""How much of a queue is read back after a restart."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailrace.errors import SinkError
+from tailrace.log.epochs import take_epoch
+from tailrace.sinks.letters.failure import Kind
+from tailrace.sinks.queue.progress import Progress
+from tailrace.sinks.queue.sender import CLOCKS_S, Sender, Sought
+from tailrace.sinks.queue.sink import QueueSink
+from tailrace.sinks.queue.webhook import WebhookOptions, WebhookSender
+from tailrace.storage import MemoryStore
+from tests.sinks.queue.servers import STREAM, WebhookQueue, open_queue, webhook
+from tests.sinks.queue.test_conformance import batches
+
+
+class ReadableQueue(WebhookQueue):
+    """Notes what is looked for, and finds nothing; or cannot be read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sought: list[Sought] = []
+        self.is_mute = False
+
+    def sender(self, stream: str = STREAM) -> Sender:
+        queue = self
+
+        class Reading(WebhookSender):
+            reads_back = True
+
+            def arrived(self, sought: Sought) -> frozenset[str]:
+                if queue.is_mute:
+                    raise SinkError("no answer", retry=True)
+                queue.sought.append(sought)
+                return frozenset()
+
+        return Reading(WebhookOptions(self.url))
+
+
+def run(queue: ReadableQueue, store: MemoryStore) -> QueueSink:
+    """A pipeline takes the stream over, and its first batch fails."""
+    take_epoch(store, STREAM, node="")
+    sink = open_queue(queue, store)
+    with pytest.raises(SinkError):
+        sink.write(batches()[1][0])
+    return sink
+
+
+def left_s(store: MemoryStore) -> list[float]:
+    return [entry.modified_s for entry in store.list(f"streams/{STREAM}/left/")]
+
+
+def test_f101_queue_is_read_up_to_the_end_of_a_run_that_was_ended_and_on_behind_one_that_died() -> (
+    None
+):
+    store, queue = MemoryStore(), ReadableQueue()
+    queue.faults.fail(3, Kind.INFRASTRUCTURE)
+    run(queue, store).close()
+    assert not queue.sought, "nothing was sent before"
+    (first,) = left_s(store)
+    # One that sends nothing, because it cannot read what has arrived, ends later.
+    queue.is_mute = True
+    run(queue, store).close()
+    queue.is_mute = False
+    second = max(left_s(store))
+    assert second >= first
+    dead = run(queue, store)
+    assert [each.until_s for each in queue.sought] == [second + CLOCKS_S]
+    assert left_s(store) == [], "it sends, and nobody knows until when"
+    # As if it had died: nothing says that it sends no more.
+    take_epoch(store, STREAM, node="")
+    alive = open_queue(queue, store)
+    with pytest.raises(SinkError):
+        alive.write(batches()[1][0])
+    assert [each.until_s for each in queue.sought[1:]] == [None]
+    dead.close()
+    alive.close()
+    # The one that came late is not asked.
+    run(queue, store).close()
+    newest = Progress(store, STREAM)
+    assert newest.since_s(1) is not None and queue.sought[2].until_s is not None
+    queue.close()
+
+
+def test_f101_nothing_is_noted_of_a_queue_that_is_not_read_back() -> None:
+    store = MemoryStore()
+    with webhook() as queue:
+        sink = open_queue(queue, store)
+        sink.write(batches()[1][0])
+        sink.close()
+    assert not left_s(store)
