@@ -159,19 +159,33 @@ def test_same_change_is_the_same_message_and_keys_that_are_equal_share_a_lane() 
     ("kind", "before", "after"),
     [(PgType.BPCHAR, "ab  ", "ab    "), (PgType.NUMERIC, "1.50", "1.500")],
 )
-def test_f058_row_keeps_its_lane_when_a_column_of_its_key_gets_longer(
+def test_f058_row_keeps_its_lane_and_the_key_it_is_sent_with_when_its_key_gets_longer(
     style: Style, kind: int, before: str, after: str
 ) -> None:
-    lanes = []
+    lanes, keys = [], []
     for value in (before, after, "7"):
         made = relation(key=("id", "n"), columns={"id": kind, "n": PgType.INT4})
         of_any_size = tuple(replace(column, typmod=-1) for column in made.columns)
         source = Source(replace(made, columns=of_any_size))
         source.insert(id=value, n=1)
         (message,) = messages(source.take(), style)
-        assert value in message.key
+        assert value.encode() in message.payload
         lanes.append(message.lane)
+        keys.append(message.key)
     assert lanes[0] == lanes[1] != lanes[2]
+    assert keys[0] == keys[1] != keys[2] == '{"id":"7","n":1}'
+
+
+@pytest.mark.parametrize(
+    ("value", "sent"),
+    [("100", "100"), ("0.00", "0"), ("NaN", "NaN"), ("1e-7", "0.0000001"), ("12.30", "12.3")],
+)
+def test_f058_key_of_a_numeric_is_sent_with_every_digit_and_no_more(value: str, sent: str) -> None:
+    made = relation(key=("id",), columns={"id": PgType.NUMERIC, "n": PgType.INT4})
+    source = Source(replace(made, columns=tuple(replace(c, typmod=-1) for c in made.columns)))
+    source.insert(id=value, n=1)
+    (message,) = messages(source.take())
+    assert message.key == f'{{"id":"{sent}"}}'
 
 
 @pytest.mark.parametrize("style", list(Style))

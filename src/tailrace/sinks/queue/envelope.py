@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
@@ -98,12 +99,12 @@ class Renderer:
             payloads = self._debezium(table, part, at, mark)
         else:
             payloads = self._plain(table, part, at, rows, mark)
-        name, lanes = table.relation.qualified, _lanes(table.relation, part)
+        name, identities = table.relation.qualified, _identities(table.relation, part)
         texts: list[Any] = payloads.cast(pa.binary()).to_pylist()
         return [
             Message(event_id, place, name, lane, key, payload, replay)
-            for event_id, place, lane, key, payload in zip(
-                part.event_ids, part.places, lanes, part.keys, texts, strict=True
+            for event_id, place, (lane, key), payload in zip(
+                part.event_ids, part.places, identities, texts, strict=True
             )
         ]
 
@@ -195,31 +196,46 @@ def _is_one_of(ops: list[str], *wanted: str) -> Mask:
     return np.fromiter((op in wanted for op in ops), np.bool_, len(ops))
 
 
-def _lanes(relation: Relation, part: _Part) -> list[str]:
-    """By key, hashed once for each; a row without one is alone in its lane."""
-    plain = _plain_keys(relation, list(set(part.keys)))
-    by_key = {key: lane_of(relation.qualified, text) for key, text in plain.items()}
+def _identities(relation: Relation, part: _Part) -> list[tuple[str, str]]:
+    """The lane of each message and the key that it is sent with: one of each for a row, however its
+    key is spelt. By key, hashed once for each; a row without one is alone in its lane.
+    """
+    known = {
+        key: (lane_of(relation.qualified, text), steady)
+        for key, (text, steady) in _steady_keys(relation, list(set(part.keys))).items()
+    }
     return [
-        TABLE_LANE if op == Op.TRUNCATE else by_key[key] if key else lane_of("", event_id)
+        (TABLE_LANE, "")
+        if op == Op.TRUNCATE
+        else known[key]
+        if key
+        else (lane_of("", event_id), "")
         for op, key, event_id in zip(part.ops, part.keys, part.event_ids, strict=True)
     ]
 
 
-def _plain_keys(relation: Relation, keys: list[str]) -> dict[str, str]:
-    """By key, what its lane is known by: the same however a value is spelt, also after its column
-    was given more digits or blanks.
+def _steady_keys(relation: Relation, keys: list[str]) -> dict[str, tuple[str, str]]:
+    """By key, what its lane is known by, and the key as it is sent: the same however a value is
+    spelt, also after its column was given more digits or blanks. The two differ in form alone.
     """
     kinds = {column.name: relation.base_type(column)[0] for column in relation.columns}
     respelt = [name for name in relation.key if kinds[name] in (PgType.NUMERIC, PgType.BPCHAR)]
-    plain = {key: key for key in keys}
+    steady = {key: (key, key) for key in keys}
     if respelt:
         found = [(key, json.loads(key)) for key in keys if key]
         for name in respelt:
             texts = plain_texts([values[name] for _, values in found], kinds[name])
             for (_, values), text in zip(found, texts, strict=True):
                 values[name] = text
-        plain |= {key: _text(values) for key, values in found}
-    return plain
+        for key, values in found:
+            sent = values | {
+                name: f"{Decimal(values[name]):f}"
+                for name in respelt
+                if kinds[name] == PgType.NUMERIC and values[name]
+            }
+            compact = json.dumps(sent, ensure_ascii=False, separators=(",", ":"))
+            steady[key] = _text(values), compact
+    return steady
 
 
 def _truncate_row(load: Load) -> pa.Table:
