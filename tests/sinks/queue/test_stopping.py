@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from unittest.mock import Mock
 
 from tailrace.sinks.letters.failure import Kind
 from tailrace.storage import MemoryStore
-from tailrace.streams import Stream
-from tailrace.streams.aside import Aside
-from tailrace.streams.running import RunningStream
 from tests.capture.running import wait_until
-from tests.sinks.queue.servers import STREAM, WebhookQueue, open_queue
+from tests.sinks.queue.servers import WebhookQueue, open_queue
 from tests.sinks.queue.test_conformance import batches, check
 
 
@@ -35,18 +30,3 @@ def test_stream_that_stops_leaves_what_waits_to_be_tried_again_to_the_next_run(
         sink.write(batch)
     sink.close()
     check(receiver)
-
-
-def test_stream_that_is_stopped_tells_its_queue_before_it_waits_for_it(
-    receiver: WebhookQueue, tmp_path: Path
-) -> None:
-    store = MemoryStore()
-    sink = open_queue(receiver, store)
-    stream = Stream(STREAM, ["public.*"], lambda _: sink)
-    running = RunningStream(stream, Mock(), store, tmp_path)
-    running._sink = sink
-    told: list[bool] = []
-    # What looks for what has arrived, at the beginning of a load for instance.
-    running._preparation = Aside(lambda _: told.append(sink._stop.wait(60.0)), name="load")
-    running.stop()
-    assert told == [True]
