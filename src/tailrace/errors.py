@@ -4,6 +4,7 @@
     ├── ConfigError            the configuration or the command line is wrong
     ├── SourceError            Postgres refuses, is gone, or is not what the log was made from
     │   ├── NotLeading         another process leads by now: what was begun must not go on
+    │   ├── NoProspect         a lock is held by one who may hold it for long: not waited for
     │   ├── SlotLost           the replication slot is missing or invalidated
     │   └── SourceGap          changes between the log and the slot cannot be had any more
     ├── SchemaError            a table cannot be taken, or its new shape cannot be delivered
@@ -53,6 +54,12 @@ class SourceError(TailraceError):
 
 class NotLeading(SourceError):
     """Another process leads by now: what was begun must not go on."""
+
+    retry = True
+
+
+class NoProspect(SourceError):
+    """A lock is held by one who may hold it for long, so it was not even waited for."""
 
     retry = True
 

@@ -16,7 +16,7 @@ from typing import Final
 
 import psycopg
 
-from tailrace.errors import SchemaError, SourceError
+from tailrace.errors import NoProspect, SchemaError, SourceError
 from tailrace.postgres.blockers import Blocker, listed, lockers
 from tailrace.postgres.catalog import Kind, TableInfo, read_tables
 from tailrace.postgres.quote import qualified, statement
@@ -62,13 +62,13 @@ def lock_partitions(conn: Connection, table: TableInfo, mode: str, wait_ms: int)
 
 
 def must_end_soon(conn: Connection, table: TableInfo, wait_ms: int) -> None:
-    """Before a transaction that waits so long for the lock. Raises SourceError(retry=True) if
-    whoever holds it has been at the same statement, or at none, for longer: that may last, and
+    """Before a transaction that waits so long for the lock. Raises NoProspect if whoever
+    holds it has been at the same statement, or at none, for longer: that may last, and
     would hold up all who come later for nothing.
     """
     blockers = lockers(conn, table.oid)
     if any(each.still_s is not None and each.still_s * 1000 > wait_ms for each in blockers):
-        raise _being_written(table, blockers)
+        raise _being_written(table, blockers, NoProspect)
 
 
 def must_be_unchanged(conn: Connection, table: TableInfo) -> None:
@@ -82,12 +82,14 @@ def must_be_unchanged(conn: Connection, table: TableInfo) -> None:
 def refusal(conn: Connection, table: TableInfo, error: psycopg.Error) -> SourceError:
     """What an error of such a transaction means; a lock that was not won may be won next time."""
     if isinstance(error, psycopg.errors.LockNotAvailable | psycopg.errors.QueryCanceled):
-        return _being_written(table, lockers(conn, table.oid))
+        return _being_written(table, lockers(conn, table.oid), SourceError)
     return source_error(error)
 
 
-def _being_written(table: TableInfo, blockers: list[Blocker]) -> SourceError:
-    return SourceError(
+def _being_written(
+    table: TableInfo, blockers: list[Blocker], kind: type[SourceError]
+) -> SourceError:
+    return kind(
         f"{table.qualified} is being written: {listed(blockers)}",
         hint="end or commit these transactions; the table is tried again",
         retry=True,

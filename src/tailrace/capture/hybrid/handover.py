@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tailrace.capture.hybrid.shadow import Shadow
-from tailrace.capture.hybrid.tries import try_often
+from tailrace.capture.hybrid.tries import Tries
 from tailrace.capture.modes import TableRules
 from tailrace.capture.roll import (
     Roll,
@@ -54,6 +54,7 @@ class Handover:
     names: SourceNames
     leader_pid: int
     shadow: Callable[[TableInfo], Shadow]
+    tries: Tries = field(default_factory=Tries)
     given_up: dict[int, float] = field(default_factory=dict)
     shadows: dict[int, Shadow] = field(default_factory=dict)
 
@@ -71,6 +72,8 @@ class Handover:
             if rules.shadow_s and len(self.shadows) >= SHADOWS_MAX:
                 # Its turn has not come; its time does not run yet either.
                 return
+            if not self.tries.has_time(table.oid):
+                return
             with as_leader(conn, self.names.slot, self.leader_pid):
                 self._set_mode(conn, table, Mode.TRANSITIONING)
             failpoint("handover.after_transitioning")
@@ -80,6 +83,8 @@ class Handover:
             return
         self._must_be_caught_up(conn, rules)
         if rules.shadow_s and not self._is_compared(conn, table, rules):
+            return
+        if not self.tries.has_time(table.oid):
             return
         self.pass_barrier(conn, table, rules, roll)
         self._end_shadow(table.oid)
@@ -145,6 +150,8 @@ class Handover:
         """From the WAL to triggers, by the same barrier in the other direction; because the
         settings say so, hence without an error to show.
         """
+        if not self.tries.has_time(table.oid):
+            return
         buffers = buffer_roll(self.names)
 
         def go_once(wait_ms: int) -> None:
@@ -160,7 +167,7 @@ class Handover:
                 barrier.tell(table, Mode.TRIGGER)
                 record_as_planned(conn, self.store, roll)
 
-        try_often(go_once, lock_timeout_ms=rules.lock_timeout_ms)
+        self.tries.often(go_once, lock_timeout_ms=rules.lock_timeout_ms)
         failpoint("handover.after_back")
         for each in (roll, buffers):
             check_membership(conn, self.store, each)
@@ -191,7 +198,7 @@ class Handover:
         def pass_once(wait_ms: int) -> None:
             self._pass_once(self._barrier(conn, rules, wait_ms), table, roll)
 
-        try_often(pass_once, lock_timeout_ms=rules.lock_timeout_ms)
+        self.tries.often(pass_once, lock_timeout_ms=rules.lock_timeout_ms)
         failpoint("handover.after_barrier")
         check_membership(conn, self.store, roll)
         self.given_up.pop(table.oid, None)

@@ -18,6 +18,7 @@ from tailrace.capture.hybrid.handover import Handover
 from tailrace.capture.hybrid.intake import TriggerIntake
 from tailrace.capture.hybrid.on_record import Captured, OnRecord, Task
 from tailrace.capture.hybrid.shadow import Shadow
+from tailrace.capture.hybrid.tries import Tries
 from tailrace.capture.hybrid.trouble import Trouble
 from tailrace.capture.hybrid.upkeep import TriggerUpkeep
 from tailrace.capture.hybrid.wanting import Means, Wanted, wanted_means
@@ -51,7 +52,10 @@ class HybridTables:
         self._watch = Watch(store, self._rolls)
         self._intake = TriggerIntake(store, task.names, task.leader_pid)
         self._upkeep = TriggerUpkeep(store, task.names, task.leader_pid)
-        self._handover = Handover(store, task.names, task.leader_pid, self._shadow)
+        self._tries = Tries()
+        self._handover = Handover(
+            store, task.names, task.leader_pid, self._shadow, tries=self._tries
+        )
         self._record = OnRecord(task)
         self._marks = PassedMarks(task.names.slot)
         self._trouble = Trouble(task.names.slot, task.leader_pid)
@@ -91,7 +95,8 @@ class HybridTables:
         self._handover.end_shadows_but(captured.transitioning)
         self._watch.look(conn, captured.oids)
         refusals = []
-        for table in tables_matching(conn, task.selection.patterns):
+        tables = tables_matching(conn, task.selection.patterns)
+        for table in self._tries.begin_turn(tables, should_go_on):
             if not should_go_on():
                 break
             refusal = self._step(conn, table, captured, is_streaming=is_streaming)
