@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from threading import Timer
+from threading import Event, Timer
 
 import pytest
+from psycopg import sql
 
 from tailrace.control.schema import migrate
 from tailrace.errors import SourceError
@@ -78,13 +79,46 @@ def test_writers_do_not_wait_for_a_standby_that_we_would_wait_for(
 _WAITS = "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation IS NOT NULL)"
 
 
-def _lock_out(conn: Connection, table: TableInfo) -> None:
-    with Barrier(conn, NAMES.slot, conn.info.backend_pid, 200).locked(table):
+_WAITING = "SELECT count(*)::int FROM pg_locks WHERE NOT granted AND relation IS NOT NULL"
+
+
+def _lock_out(conn: Connection, table: TableInfo, *, lock_timeout_ms: int = 200) -> None:
+    with Barrier(conn, NAMES.slot, conn.info.backend_pid, lock_timeout_ms).locked(table):
         pass
 
 
 def _drop(conn: Connection, table: TableInfo) -> None:
     drop_triggers(conn, table, lock_timeout_ms=200)
+
+
+@pytest.mark.parametrize(("deadlock_timeout", "held_s"), [("1s", 0.5), ("300ms", 0.0)])
+def test_f075_whoever_waits_behind_us_for_a_table_whose_partition_he_has_written_is_not_killed(
+    database: Database, deadlock_timeout: str, held_s: float
+) -> None:
+    """A table is free late, and so are its partitions."""
+    with database.connect() as admin:
+        name = sql.Identifier(admin.info.dbname)
+        query = sql.SQL("ALTER DATABASE {} SET deadlock_timeout TO {}")
+        admin.execute(query.format(name, sql.Literal(deadlock_timeout)))
+    with connect(database.dsn) as conn, database.connect() as busy, database.connect() as writer:
+        conn.execute("CREATE TABLE public.t (id int PRIMARY KEY) PARTITION BY LIST (id)")
+        conn.execute("CREATE TABLE public.a PARTITION OF public.t FOR VALUES IN (1)")
+        conn.execute("CREATE TABLE public.b PARTITION OF public.t FOR VALUES IN (2)")
+        (table,) = tables_matching(conn, ["public.t"])
+        for session, own in ((busy, "INSERT INTO t VALUES (2)"), (writer, "DELETE FROM a")):
+            for own_query in (b"BEGIN", own.encode(), b"ROLLBACK", b"BEGIN", own.encode()):
+                session.execute(own_query)
+        with ThreadPoolExecutor(2) as pool:
+            acting = pool.submit(_lock_out, conn, table, lock_timeout_ms=900)
+            wait_until(lambda: acting.done() or busy.execute(_WAITING).fetchone() == (1,))
+            writing = pool.submit(writer.execute, b"INSERT INTO t VALUES (1)")
+            wait_until(lambda: acting.done() or busy.execute(_WAITING).fetchone() == (2,))
+            Event().wait(held_s)
+            busy.execute("COMMIT")
+            writing.result(10)
+            with pytest.raises(SourceError, match="is being written") as refused:
+                acting.result(10)
+        assert refused.value.retry
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,11 @@ The lock is SHARE ROW EXCLUSIVE: readers go on, and a writer that has read the t
 be caught in a deadlock with us, because nothing that follows needs a stronger one. It is waited for
 only briefly, since everyone who comes later waits behind us.
 
-The first lock may be waited for beyond deadlock_timeout: who holds nothing yet stands in no circle
-but that of a queue, which Postgres undoes by letting the others pass. Whoever writes partitions by
-name could be caught between two of them; so those are waited for `lock_timeout` alone, and not each
-of them but all together.
+A table without partitions may be waited for beyond deadlock_timeout: who holds nothing yet stands
+in no circle but that of a queue, which Postgres undoes by letting the others pass. But whoever has
+written a partition by name, and came to its table while we waited for that, waits for us once we
+have it, and we for him: when his deadlock_timeout is over, counted from when he came, Postgres ends
+him. So a table and its partitions are waited for less than that, all together.
 """
 
 from __future__ import annotations
@@ -31,34 +32,45 @@ def lock_out_writers(
     conn: Connection, table: TableInfo, lock_timeout_ms: int, *, wait_ms: int | None = None
 ) -> None:
     """Inside a transaction, before anything else in it; raises psycopg.Error. The partitions of a
-    table are locked with it. `wait_ms` is for the table itself, if that may take longer.
+    table are locked with it. `wait_ms` is for this, if it may take longer than what follows.
     """
-    timeouts = {"lock": str(wait_ms or lock_timeout_ms), "idle": str(HELD_MS_MAX)}
-    conn.execute(
-        """SELECT set_config('lock_timeout', %(lock)s, true),
-                  set_config('idle_in_transaction_session_timeout', %(idle)s, true)""",
-        timeouts,
-    )
+    query = "SELECT set_config('idle_in_transaction_session_timeout', %s, true)"
+    conn.execute(query, (str(HELD_MS_MAX),))
+    lock_whole(conn, table, "SHARE ROW EXCLUSIVE", wait_ms or lock_timeout_ms)
+    _set_lock_timeout(conn, lock_timeout_ms)
+
+
+def lock_whole(conn: Connection, table: TableInfo, mode: str, wait_ms: int) -> None:
+    """A table, and after it its partitions, in a transaction that holds no other; raises
+    psycopg.Error. Where there are partitions so long is waited in all, and never until Postgres
+    looks for deadlocks.
+    """
     name = qualified(table.schema, table.name)
-    conn.execute(statement("LOCK TABLE ONLY {} IN SHARE ROW EXCLUSIVE MODE", name))
-    if wait_ms is not None:
-        conn.execute("SELECT set_config('lock_timeout', %s, true)", (str(lock_timeout_ms),))
-    lock_partitions(conn, table, "SHARE ROW EXCLUSIVE", lock_timeout_ms)
-
-
-def lock_partitions(conn: Connection, table: TableInfo, mode: str, wait_ms: int) -> None:
-    """Of a table that is locked itself, if it has any; raises psycopg.Error. They are waited for so
-    long in all: while we go from one to the next, whoever holds a later one may wait for us, and
-    when Postgres looks for deadlocks it would end him.
-    """
     if table.kind is not Kind.PARTITIONED:
+        _set_lock_timeout(conn, wait_ms)
+        conn.execute(statement(f"LOCK TABLE ONLY {{}} IN {mode} MODE", name))
         return
+    wait_ms = below_deadlock_timeout(conn, wait_ms)
+    _set_lock_timeout(conn, wait_ms)
     limit = "SELECT current_setting('statement_timeout'), set_config('statement_timeout', %s, true)"
     before = conn.execute(limit, (str(wait_ms),)).fetchone()
     assert before is not None
-    name = qualified(table.schema, table.name)
     conn.execute(statement(f"LOCK TABLE {{}} IN {mode} MODE", name))
     conn.execute("SELECT set_config('statement_timeout', %s, true)", (before[0],))
+
+
+def below_deadlock_timeout(conn: Connection, wait_ms: int) -> int:
+    """So long, or half the time after which whoever waits for us looks for deadlocks, if that is
+    less: a clock starts when he begins to wait, which he may do as soon as we do.
+    """
+    query = "SELECT greatest(1, setting::int / 2) FROM pg_settings WHERE name = 'deadlock_timeout'"
+    row = conn.execute(query).fetchone()
+    assert row is not None
+    return min(wait_ms, int(row[0]))
+
+
+def _set_lock_timeout(conn: Connection, wait_ms: int) -> None:
+    conn.execute("SELECT set_config('lock_timeout', %s, true)", (str(wait_ms),))
 
 
 def must_end_soon(conn: Connection, table: TableInfo, wait_ms: int) -> None:

@@ -24,7 +24,7 @@ from tailrace.postgres.catalog import Kind, TableInfo, read_tables
 from tailrace.postgres.quote import identifier, qualified, statement
 from tailrace.postgres.session import Connection
 from tailrace.postgres.sqlstate import source_error
-from tailrace.postgres.table_lock import lock_partitions
+from tailrace.postgres.table_lock import below_deadlock_timeout, lock_whole
 
 _MAKE_ROW: Final = (
     "CREATE TRIGGER {} AFTER INSERT OR UPDATE OR DELETE ON {} FOR EACH ROW EXECUTE FUNCTION {}()"
@@ -109,9 +109,7 @@ def drop_triggers(
     """
     for _, name in _triggers(conn, table.oid, of):
         with _locking(conn, table, lock_timeout_ms):
-            if table.kind is Kind.PARTITIONED:
-                conn.execute(statement("LOCK TABLE ONLY {} IN ACCESS EXCLUSIVE MODE", _name(table)))
-            lock_partitions(conn, table, "ACCESS EXCLUSIVE", lock_timeout_ms)
+            lock_whole(conn, table, "ACCESS EXCLUSIVE", lock_timeout_ms)
             conn.execute(
                 statement("DROP TRIGGER IF EXISTS {} ON {}", identifier(name), _name(table))
             )
@@ -202,7 +200,8 @@ def _locking(conn: Connection, table: TableInfo, lock_timeout_ms: int) -> Iterat
 
 
 def _limit_wait(conn: Connection, lock_timeout_ms: int) -> None:
-    conn.execute("SELECT set_config('lock_timeout', %s, true)", (str(lock_timeout_ms),))
+    wait_ms = below_deadlock_timeout(conn, lock_timeout_ms)
+    conn.execute("SELECT set_config('lock_timeout', %s, true)", (str(wait_ms),))
 
 
 def _on_table(query: str, table: TableInfo) -> psycopg.sql.Composed:
