@@ -12,6 +12,7 @@ SLOT_CYCLE: Final = ("tests/capture/drains/test_slot_cycle.py",)
 SLOTLESS: Final = ("tests/capture/drains/test_slotless.py",)
 HANDOVER: Final = ("tests/capture/hybrid/test_handover.py",)
 WRITERS: Final = ("tests/capture/hybrid/test_handover_writers.py",)
+LEADERS: Final = ("tests/capture/hybrid/test_two_leaders.py",)
 
 HYBRID_MUTANTS: Final = (
     Mutant(
@@ -66,9 +67,23 @@ HYBRID_MUTANTS: Final = (
     Mutant(
         "a zombie passes the barrier",
         "postgres/barrier.py",
-        "                must_lead(conn, self.slot, self.leader_pid)\n",
-        "",
+        "                must_lead(conn, self.slot, self.leader_pid)\n                # By",
+        "                # By",
         HANDOVER,
+    ),
+    Mutant(
+        "a leader that lost its lock inside the barrier commits it",
+        "postgres/barrier.py",
+        "                must_lead(conn, self.slot, self.leader_pid)\n        except",
+        "        except",
+        LEADERS,
+    ),
+    Mutant(
+        "triggers are put back beside the wal by one who has looked too early",
+        "capture/hybrid/upkeep.py",
+        "            self._must_be_by_trigger(conn, table)\n",
+        "",
+        LEADERS,
     ),
     Mutant(
         "triggers are dropped when the wal is wished for and cannot be had",

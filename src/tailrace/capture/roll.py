@@ -102,6 +102,13 @@ def record_as_planned(conn: Connection, store: Store, roll: Roll) -> None:
     record_membership(store, roll, planned)
 
 
+def is_published(conn: Connection, names: SourceNames, table_oid: int) -> bool:
+    """Whether the slot streams the table itself."""
+    found = (fingerprint(conn, roll.publication) for roll in rolls_of(names))
+    members = (member for each in found if each is not None for member in each.members)
+    return any(member.relation_oid == table_oid for member in members)
+
+
 def publish_buffer(conn: Connection, store: Store, roll: Roll, table_oid: int) -> None:
     """Inside a transaction: publish a table's buffer, unless it is published."""
     members = {member.relation_oid for member in published(conn, roll).members}

@@ -62,11 +62,13 @@ class Barrier:
         try:
             with conn.transaction():
                 lock_out_writers(conn, table, self.lock_timeout_ms, wait_ms=self.wait_ms)
+                # First, so that nothing is done in vain; and last, as in `as_leader`.
                 must_lead(conn, self.slot, self.leader_pid)
                 # By name all follows: another table may have taken it since this one was judged.
                 must_be_unchanged(conn, table)
                 yield
                 failpoint("handover.before_commit")
+                must_lead(conn, self.slot, self.leader_pid)
         except psycopg.Error as error:
             raise refusal(conn, table, error) from error
 

@@ -40,6 +40,7 @@ from tailrace.postgres.selection import Selection
 from tailrace.postgres.session import Connection, connect
 from tailrace.postgres.slot import drop_slot, read_slot
 from tailrace.postgres.snapshot import Patience
+from tailrace.postgres.triggers import drop_triggers
 from tailrace.storage import FileStore, Store
 from tests.capture.hybrid.test_handover import modes, published, trigger_states
 from tests.capture.running import NAMES, PATIENCE_S, Running, hybrid, settings, wait_caught_up
@@ -135,6 +136,64 @@ def test_f082_a_late_leader_changes_no_row_and_drops_nothing(
         step(conn, store, late_pid, table, row)
     assert (modes(source), errors(source)) == (before, [None])
     assert trigger_states(source, "t") == ["A", "A"]
+    assert source.execute("SELECT to_regclass(%s) IS NULL", [kept]).fetchone() == (False,)
+
+
+@pytest.fixture
+def leader(database: Database, source: psycopg.Connection, store: FileStore) -> Iterator[int]:
+    """The backend of the one who leads, of a source that has `t` by triggers, and a slot."""
+    take_up(database, source, store, "TRIGGER")
+    with closing(LockSession(database.dsn)) as session:
+        assert session.try_lock(NAMES.slot)
+        yield session.pid
+
+
+def test_f082_a_leader_that_loses_its_lock_inside_the_barrier_does_not_pass_it(
+    source: psycopg.Connection,
+    store: FileStore,
+    conn: Connection,
+    leader: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (table,), (whole, _) = tables_matching(conn, ["public.t"]), rolls_of(NAMES)
+
+    def hang(name: str) -> None:
+        if name == "handover.before_commit":
+            source.execute("SELECT pg_terminate_backend(%s, 10000)", [leader])
+
+    monkeypatch.setattr("tailrace.postgres.barrier.failpoint", hang)
+    handover = Handover(store, NAMES, leader, no_shadow)
+    with pytest.raises(NotLeading):
+        handover.pass_barrier(conn, table, hybrid("auto").rules, whole)
+    assert modes(source) == {"t": "TRIGGER"}
+    assert trigger_states(source, "t") == ["A", "A"]
+    assert ("tailrace_main", "t") not in published(source)
+
+
+def test_f082_triggers_are_not_put_back_on_a_table_that_was_handed_over_since_it_was_looked_at(
+    source: psycopg.Connection, store: FileStore, conn: Connection, leader: int
+) -> None:
+    (table,), (row,) = tables_matching(conn, ["public.t"]), read_tracked(conn, NAMES.slot).values()
+    rules, (whole, _) = hybrid("auto").rules, rolls_of(NAMES)
+    Handover(store, NAMES, leader, no_shadow).pass_barrier(conn, table, rules, whole)
+    with pytest.raises(SourceError, match="was handed over by now"):
+        TriggerUpkeep(store, NAMES, leader).mend(conn, table, row, rules)
+    assert trigger_states(source, "t") == ["D", "D"]
+    assert modes(source) == {"t": "WAL"}
+    assert wanted_bases(store, newest_positions(store)) == {}
+
+
+def test_f082_nothing_is_dropped_of_a_table_that_went_back_since_it_was_looked_at(
+    source: psycopg.Connection, store: FileStore, conn: Connection, leader: int
+) -> None:
+    (table,), kept = tables_matching(conn, ["public.t"]), buffer_of(source, "public.t")
+    upkeep = TriggerUpkeep(store, NAMES, leader)
+    with pytest.raises(SourceError, match="has gone back to triggers by now"):
+        upkeep.tidy(conn, table)
+    assert trigger_states(source, "t") == ["A", "A"]
+    # As long as his transaction is open, his triggers are not to be seen.
+    drop_triggers(conn, table, lock_timeout_ms=200)
+    upkeep.tidy(conn, table)
     assert source.execute("SELECT to_regclass(%s) IS NULL", [kept]).fetchone() == (False,)
 
 
