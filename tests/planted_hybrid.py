@@ -12,6 +12,7 @@ SLOT_CYCLE: Final = ("tests/capture/drains/test_slot_cycle.py",)
 SLOTLESS: Final = ("tests/capture/drains/test_slotless.py",)
 HANDOVER: Final = ("tests/capture/hybrid/test_handover.py",)
 WRITERS: Final = ("tests/capture/hybrid/test_handover_writers.py",)
+SWITCHED: Final = ("tests/capture/hybrid/test_switched_triggers.py",)
 LEADERS: Final = ("tests/capture/hybrid/test_two_leaders.py",)
 
 HYBRID_MUTANTS: Final = (
@@ -63,6 +64,13 @@ HYBRID_MUTANTS: Final = (
         '            self._must_be_in_force(conn, table, "be handed over")\n',
         "",
         HANDOVER,
+    ),
+    Mutant(
+        "triggers that were switched off and on again pass the barrier",
+        "capture/hybrid/handover.py",
+        "            _must_be_as_seen(conn, table, look)\n",
+        "",
+        SWITCHED,
     ),
     Mutant(
         "a zombie passes the barrier",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 import psycopg
@@ -25,12 +26,15 @@ from tailrace.model import Lsn, Relation
 from tailrace.postgres.server import insert_position
 from tailrace.postgres.session import Connection
 from tailrace.postgres.standing import Standing, passed_through, read_standings, unstreamed
+from tailrace.postgres.trigger_traces import read_traces, were_switched
+from tailrace.postgres.triggers import trigger_problems
 from tailrace.storage import Store
 
 logger = logging.getLogger(__name__)
 
 _NEEDED: Final = "table needs a new base table=%s reason=%s"
 _UNPUBLISHED: Final = "it was not published for a while"
+_SWITCHED: Final = "its triggers were switched off for a while, or are others"
 
 
 class Watch:
@@ -41,11 +45,18 @@ class Watch:
         self._rolls = rolls
         self._looks: dict[int, Standing] = {}
 
-    def look(self, conn: Connection, oids: Sequence[int]) -> None:
-        """Compare each of the published tables with the last look at it; these are all of them."""
+    def look(
+        self, conn: Connection, oids: Sequence[int], *, by_trigger: Sequence[int] = ()
+    ) -> None:
+        """Compare each of the captured tables with the last look at it; these are all of them, and
+        those that triggers capture.
+        """
         # Before the catalog is looked at: what came later is for the next look.
         shapes, strays = kept_shapes(self._store), kept_strays(self._store)
-        tables, is_whole = read_standings(conn, oids), True
+        traces, is_whole = read_traces(conn, by_trigger), True
+        tables = [
+            replace(each, triggers=traces.get(each.oid)) for each in read_standings(conn, oids)
+        ]
         living = frozenset[int]().union(*(table.leaf_oids for table in tables))
         gone = [stray for stray in strays.values() if stray.oid not in living]
         for now in tables:
@@ -75,6 +86,12 @@ class Watch:
             reason = _reason(conn, before, now, between)
             reason = reason or came_and_went(before, now, strays, between)
             now = now.after(before)
+            if _were_switched(before, now):
+                if trigger_problems(conn, now.oid):
+                    # Whoever puts them back asks for a base; until then they are looked at again.
+                    now = replace(now, triggers=before.triggers)
+                else:
+                    reason = reason or _SWITCHED
             if now.is_partitioned and before.name != now.name:
                 # Before the mark: a base behind it must find all later rows under the new name.
                 tell_names_again(conn, self._store, self._rolls, now.oid)
@@ -86,7 +103,22 @@ class Watch:
         self._looks[now.oid] = now
 
 
-def begin_watch(conn: Connection, store: Store, oid: int) -> bool:
+def _were_switched(before: Standing, now: Standing) -> bool:
+    if before.triggers is None or now.triggers is None:
+        return False
+    return were_switched(before.triggers, now.triggers)
+
+
+def keep_triggers(conn: Connection, store: Store, oid: int) -> None:
+    """Inside a transaction that has switched a table's triggers on, under its lock: what they will
+    look like. Whoever switches them after its commit is seen by the next look.
+    """
+    look = last_look(store, oid)
+    if look is not None:
+        keep_look(store, replace(look, triggers=read_traces(conn, [oid])[oid]))
+
+
+def begin_watch(conn: Connection, store: Store, oid: int, *, by_trigger: bool = False) -> bool:
     """Keep a first look at a table that is about to be published, under its lock if it has one. If
     it was published before, what happened meanwhile was not streamed: a base as of now or later is
     asked for, and that is told. One may be under way of which nothing is to be seen yet.
@@ -97,7 +129,8 @@ def begin_watch(conn: Connection, store: Store, oid: int) -> bool:
             _put_mark(store, oid, insert_position(conn), _UNPUBLISHED)
             logger.warning(_NEEDED, now.name, _UNPUBLISHED)
             is_asked_for = True
-        keep_look(store, now)
+        traces = read_traces(conn, [oid])[oid] if by_trigger else None
+        keep_look(store, replace(now, triggers=traces))
     return is_asked_for
 
 

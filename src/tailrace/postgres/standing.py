@@ -22,6 +22,7 @@ from tailrace.model import PgType, Relation, decimal_size
 from tailrace.postgres.catalog import read_tables
 from tailrace.postgres.quote import qualified, statement
 from tailrace.postgres.session import Connection
+from tailrace.postgres.trigger_traces import Traces
 
 _FORMER_MAX: Final = 1000
 
@@ -66,7 +67,8 @@ class Standing:
     """One look at one table. `key` is by what its rows are known downstream. `makeup` is what the
     text of a value depends on beside it, each as an oid and a hash: the labels of the enums and the
     attributes of the composites that its columns are made of. `former` are partitions that earlier
-    looks have shown and this one does not, the last ones.
+    looks have shown and this one does not, the last ones. `triggers` only while triggers capture
+    the table, and not in looks from before they were looked at.
     """
 
     oid: int
@@ -77,6 +79,7 @@ class Standing:
     key: tuple[str, ...] = ()
     makeup: tuple[tuple[int, int], ...] = ()
     former: tuple[int, ...] = field(default=(), compare=False)
+    triggers: Traces | None = None
 
     @property
     def leaf_oids(self) -> frozenset[int]:
@@ -95,6 +98,7 @@ class Standing:
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> Self:
         """Read what `to_dict` wrote."""
+        triggers = value.get("triggers")
         return cls(
             oid=value["oid"],
             name=value["name"],
@@ -104,6 +108,7 @@ class Standing:
             key=tuple(value["key"]),
             makeup=tuple((part, made_of) for part, made_of in value["makeup"]),
             former=tuple(value.get("former", ())),
+            triggers=None if triggers is None else tuple((oid, trace) for oid, trace in triggers),
         )
 
 

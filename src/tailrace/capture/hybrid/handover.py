@@ -17,6 +17,7 @@ from typing import Final
 
 from tailrace.capture.hybrid.shadow import Shadow
 from tailrace.capture.hybrid.tries import Tries
+from tailrace.capture.looks import last_look
 from tailrace.capture.modes import TableRules
 from tailrace.capture.roll import (
     Roll,
@@ -25,6 +26,7 @@ from tailrace.capture.roll import (
     publish_buffer,
     record_as_planned,
 )
+from tailrace.capture.watch import keep_triggers
 from tailrace.control.tracking import Mode, Tracked, claim, set_mode
 from tailrace.errors import SourceError
 from tailrace.failpoint import failpoint
@@ -35,6 +37,8 @@ from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.server import wal_position
 from tailrace.postgres.session import Connection
 from tailrace.postgres.slot import read_slot
+from tailrace.postgres.standing import Standing
+from tailrace.postgres.trigger_traces import read_traces, were_switched
 from tailrace.postgres.triggers import install_triggers, switch_triggers, trigger_problems
 from tailrace.storage import Store
 
@@ -161,6 +165,7 @@ class Handover:
                 # A table that went straight to the WAL may not be on record yet.
                 claim(conn, table, source=self.names.slot, mode=Mode.WAL)
                 install_triggers(conn, table, lock_timeout_ms=rules.lock_timeout_ms)
+                keep_triggers(conn, self.store, table.oid)
                 barrier.withdraw(roll.publication, table)
                 publish_buffer(conn, self.store, buffers, table.oid)
                 self._set_mode(conn, table, Mode.TRIGGER)
@@ -194,9 +199,11 @@ class Handover:
         self, conn: Connection, table: TableInfo, rules: TableRules, roll: Roll
     ) -> None:
         """From triggers to the WAL, in a few tries; raises SourceError if none came through."""
+        # Before the lock, so that no writer waits for it: nobody else keeps one.
+        look = last_look(self.store, table.oid)
 
         def pass_once(wait_ms: int) -> None:
-            self._pass_once(self._barrier(conn, rules, wait_ms), table, roll)
+            self._pass_once(self._barrier(conn, rules, wait_ms), table, roll, look)
 
         self.tries.often(pass_once, lock_timeout_ms=rules.lock_timeout_ms)
         failpoint("handover.after_barrier")
@@ -204,12 +211,15 @@ class Handover:
         self.given_up.pop(table.oid, None)
         logger.info("table handed over to the wal table=%s", table.qualified)
 
-    def _pass_once(self, barrier: Barrier, table: TableInfo, roll: Roll) -> None:
+    def _pass_once(
+        self, barrier: Barrier, table: TableInfo, roll: Roll, look: Standing | None
+    ) -> None:
         conn = barrier.conn
         failpoint("handover.before_barrier")
         with barrier.locked(table):
             # Whoever switched them off has left a gap, which nobody would see behind the barrier.
             self._must_be_in_force(conn, table, "be handed over")
+            _must_be_as_seen(conn, table, look)
             barrier.publish(roll.publication, table)
             switch_triggers(conn, table, enabled=False)
             self._set_mode(conn, table, Mode.WAL, publication=roll.publication)
@@ -238,6 +248,13 @@ class Handover:
             publication=publication,
             error=error,
         )
+
+
+def _must_be_as_seen(conn: Connection, table: TableInfo, look: Standing | None) -> None:
+    """The next look asks for a base, or finds that nothing is wrong; then it can be handed over."""
+    known = None if look is None else look.triggers
+    if known is None or were_switched(known, read_traces(conn, [table.oid])[table.oid]):
+        raise SourceError(f"triggers of {table.qualified} were switched since the last look")
 
 
 def _age_s(conn: Connection, tracked: Tracked) -> float:

@@ -80,7 +80,7 @@ class TriggerIntake:
             set_mode(conn, table.oid, Mode.TRIGGER, source=source)
             if is_published:
                 publish_buffer(conn, self._store, roll, table.oid)
-            begin_watch(conn, self._store, table.oid)
+            begin_watch(conn, self._store, table.oid, by_trigger=True)
             empty = empty_table(conn, table)
         failpoint("intake.after_commit")
         if is_published:

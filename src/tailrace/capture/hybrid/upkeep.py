@@ -20,7 +20,7 @@ from tailrace.capture.drains.pace import Pace
 from tailrace.capture.drains.passed_rows import bytes_of
 from tailrace.capture.modes import TableRules
 from tailrace.capture.roll import buffer_roll, is_published, publish_buffer
-from tailrace.capture.watch import want_anew
+from tailrace.capture.watch import keep_triggers, want_anew
 from tailrace.control.tracking import (
     Mode,
     Tracked,
@@ -118,6 +118,7 @@ class TriggerUpkeep:
             self._must_be_by_trigger(conn, table)
             install_triggers(conn, table, lock_timeout_ms=rules.lock_timeout_ms)
             restore_numbering(conn, table.oid)
+            keep_triggers(conn, self._store, table.oid)
             if fingerprint(conn, roll.publication) is not None:
                 # It may be another buffer than the one that was published.
                 publish_buffer(conn, self._store, roll, table.oid)
