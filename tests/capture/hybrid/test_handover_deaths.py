@@ -20,6 +20,38 @@ from tests.capture.running import NAMES
 from tests.oracle import journal
 from tests.server import Database, ServerFactory
 
+TO_THE_WAL = (
+    "handover.after_transitioning",
+    "handover.before_barrier",
+    "membership.after_record",
+    "handover.before_commit",
+    "handover.after_barrier",
+    # Now that one table comes from the WAL and the others from triggers.
+    "handover.before_commit",
+    "handover.after_barrier:2",
+    "triggers.after_drop",
+)
+BACK = (
+    "handover.before_back",
+    "triggers.after_buffer",
+    "handover.before_commit",
+    "handover.after_back",
+    "handover.before_commit",
+    "handover.after_back:2",
+)
+
+DRAIN = (
+    "drain.before_message",
+    "drain.after_message:3",
+    "seal.before_put:4",
+    "seal.after_put:4",
+    "drain.after_append:2",
+)
+SLOT_BEGINS = ("slot.after_made", "slot.before_begun", "slot.after_begun")
+"""The steps of hand-overs, of a drain and of the beginning of a slot, in the order in which they
+can be met one after the other.
+"""
+
 
 def test_f076_killed_at_every_step_to_triggers_and_from_them_to_the_wal(
     database: Database, tmp_path: Path
@@ -33,18 +65,7 @@ def test_f076_killed_at_every_step_to_triggers_and_from_them_to_the_wal(
     )
     stage.live_until("trigger", "TRIGGER")
     with stage.writing():
-        stage.die_at(
-            "auto",
-            "handover.after_transitioning",
-            "handover.before_barrier",
-            "membership.after_record",
-            "handover.before_commit",
-            "handover.after_barrier",
-            # Now that one table comes from the WAL and the others from triggers.
-            "handover.before_commit",
-            "handover.after_barrier:2",
-            "triggers.after_drop",
-        )
+        stage.die_at("auto", *TO_THE_WAL)
         stage.live_until("auto", "WAL")
     stage.settle("auto")
 
@@ -77,15 +98,7 @@ def test_f076_killed_at_every_step_from_the_wal_back_to_triggers(
     stage.live_until("trigger", "TRIGGER")
     stage.live_until("auto", "WAL")
     with stage.writing():
-        stage.die_at(
-            "trigger",
-            "handover.before_back",
-            "triggers.after_buffer",
-            "handover.before_commit",
-            "handover.after_back",
-            "handover.before_commit",
-            "handover.after_back:2",
-        )
+        stage.die_at("trigger", *BACK)
         stage.live_until("trigger", "TRIGGER")
         # Rows that the log has are still in the buffers.
         stage.die_at("trigger", "mark.before_delete")
@@ -115,14 +128,7 @@ def test_f081_killed_at_every_step_of_drains_and_while_a_slot_begins(
         stage.die_at("auto", "drain.after_intent", "drain.after_genesis")
         stage.live_until("auto", "TRIGGER")
         with stage.writing():
-            stage.die_at(
-                "auto",
-                "drain.before_message",
-                "drain.after_message:3",
-                "seal.before_put:4",
-                "seal.after_put:4",
-                "drain.after_append:2",
-            )
+            stage.die_at("auto", *DRAIN)
             with ThreadPoolExecutor() as pool:
                 taken = pool.submit(take, database.dsn, stage.store, *stage.oids())
                 stage.die_at("auto", "drain.after_answer")
@@ -131,7 +137,7 @@ def test_f081_killed_at_every_step_of_drains_and_while_a_slot_begins(
             assert [result.error for result in taken.result()] == [None] * ALL
             server.settings["wal_level"] = "logical"
             server.restart()
-            stage.die_at("auto", "slot.after_made", "slot.before_begun", "slot.after_begun")
+            stage.die_at("auto", *SLOT_BEGINS)
             stage.live_until("auto", "WAL")
         stage.settle("auto")
         # The slot is lost, and there cannot be another; what is written until triggers are there

@@ -15,38 +15,10 @@ import pytest
 from tailrace import failpoint
 from tailrace.errors import SourceError
 from tests.capture.hybrid.stage import Stage
+from tests.capture.hybrid.test_handover_deaths import BACK, DRAIN, SLOT_BEGINS, TO_THE_WAL
 from tests.capture.running import Running, wait_until
 from tests.dying import met_at
 from tests.server import Server, ServerFactory
-
-TO_THE_WAL = (
-    "handover.after_transitioning",
-    "handover.before_barrier",
-    "membership.after_record",
-    "handover.before_commit",
-    "handover.after_barrier",
-    # Now that one table comes from the WAL and the others from triggers.
-    "handover.before_commit",
-    "handover.after_barrier:2",
-    "triggers.after_drop",
-)
-BACK = (
-    "handover.before_back",
-    "triggers.after_buffer",
-    "handover.before_commit",
-    "handover.after_back",
-    "handover.before_commit",
-    "handover.after_back:2",
-)
-
-DRAIN = (
-    "drain.before_message",
-    "drain.after_message:3",
-    "seal.before_put:4",
-    "seal.after_put:4",
-    "drain.after_append:2",
-)
-SLOT_BEGINS = ("slot.after_made", "slot.before_begun", "slot.after_begun")
 
 
 def _restarted_at(
