@@ -21,6 +21,7 @@ from tailrace.capture.hybrid.handover import Handover
 from tailrace.capture.hybrid.shadow import Shadow
 from tailrace.capture.modes import TableRules
 from tailrace.capture.roll import remake_publications, rolls_of
+from tailrace.capture.watch import begin_watch
 from tailrace.control.schema import migrate
 from tailrace.control.tracking import Mode, track
 from tailrace.errors import SourceError
@@ -123,6 +124,7 @@ def _prepare(conn: Connection, store: FileStore, leader_pid: int) -> TableInfo:
     track(conn, table, source=_NAMES.slot, mode=Mode.TRIGGER)
     remake_publications(conn, store, _NAMES, [table.oid], leader_pid=leader_pid)
     create_slot(conn, _NAMES.slot, lock_timeout_ms=5000)
+    begin_watch(conn, store, table.oid, by_trigger=True)
     return table
 
 
@@ -130,6 +132,7 @@ def _one(
     conn: Connection, handover: Handover, table: TableInfo, writers: Writers, number: int
 ) -> float:
     rules, roll = TableRules(), rolls_of(_NAMES)[0]
+    handover.tries.begin_turn([table], lambda: True)
     since = time.monotonic()
     if number % 2 == 0:
         _insist(lambda: handover.pass_barrier(conn, table, rules, roll))
