@@ -105,6 +105,33 @@ def test_f097_batch_flows_between_two_portions_of_a_redrive_and_its_keys_stay_in
     assert audit is not None and len(audit.done) == 12 and not audit.failed
 
 
+def test_f097_redrive_ends_while_each_batch_brings_more_letters_than_a_portion(
+    receiver: WebhookQueue,
+) -> None:
+    store, (_, made) = MemoryStore(), batches(keys=2 * WINDOW, rounds=30)
+    for key in range(2 * WINDOW):
+        receiver.faults.fail(key, Kind.POISON)
+    sink = open_queue(receiver, store, window_count=WINDOW)
+    sink.write(made[0])
+    receiver.faults.clear()
+    written = 1
+
+    def write_on() -> None:
+        nonlocal written
+        while written < len(made) and not at_work.done():
+            sink.write(made[written])
+            written += 1
+
+    with redriving(receiver, sink, store) as at_work:
+        writer = beside(sink, write_on)
+    at_work.result()
+    writer.join()
+    assert written < len(made), "it did not wait for the stream to fall silent"
+    sink.close()
+    check(receiver, keys=2 * WINDOW, rounds=written + 1)
+    assert not letters(store)
+
+
 def test_f054_letters_that_a_load_outdoes_between_two_portions_are_not_sent_behind_it(
     receiver: WebhookQueue,
 ) -> None:

@@ -61,6 +61,8 @@ class DeadLetters:
         self._floors = f"{root}floors/"
         self._sizes: dict[str, int] = {}
         self._bytes = 0
+        self.put_count = 0
+        """How many letters have been put, one that failed among them."""
 
     def names(self) -> list[LetterName]:
         """Every letter there is, by place."""
@@ -124,6 +126,7 @@ class DeadLetters:
         data = letter.to_json()
         if letter.place not in self._sizes:
             self._require_room(len(data))
+            self.put_count += 1
         key = self._key(table_code(letter.table), letter.lane, letter.place)
         self._fence.check()
         failpoint("letter.before_put")

@@ -149,7 +149,7 @@ class Requests:
 
 
 class Errand:
-    """A request that is carried out step by step. Between two steps, which are for whoever holds
+    """A request that is carried out turn by turn. Between two turns, which are for whoever holds
     the sink, a batch may be delivered: a letter that was not sent yet parks its lane as ever, and
     what came behind it meanwhile is sent behind it.
     """
@@ -165,7 +165,7 @@ class Errand:
         now: float,
         is_whole: bool = False,
     ) -> None:
-        """No more than a portion is sent in a step, and those that have arrived are deleted in it.
+        """No more than a portion is sent before those that have arrived are deleted.
         If letters are whole, the newest of a lane stands for those before it.
         """
         self._request = request
@@ -185,22 +185,35 @@ class Errand:
         self._parked = Parked()
         self._failed: dict[str, str] = {}
         self._error = ""
+        self._put_before = letters.put_count
+        self._tried = 0
         self.done: list[str] = []
         """The places of the letters that are gone."""
         self.is_over = False
 
-    def step(self) -> list[str]:
-        """Do some more of it; returns the places of the letters that are gone by that. The last
-        step records what became of it all. Raises LogFenced.
+    def turn(self, must_go_on: Callable[[], None]) -> list[str]:
+        """Some more of it, while nobody delivers: as much as has come to wait since the last turn,
+        and a portion, or it would never end. Returns the places of the letters that are gone by
+        that. The last turn records what became of it all. `must_go_on` may raise, before each
+        portion. Raises LogFenced.
         """
-        before = len(self.done)
+        before, tried = len(self.done), self._tried
+        came = self._letters.put_count - self._put_before
+        self._put_before += came
+        self._step(must_go_on)
+        portion = self._tried - tried
+        while not self.is_over and self._tried < tried + portion + came:
+            self._step(must_go_on)
+        return self.done[before:]
+
+    def _step(self, must_go_on: Callable[[], None]) -> None:
+        must_go_on()
         if self._request.action == "discard":
             self._discard()
         else:
             self._redrive()
         if self.is_over:
             self._requests.finish(self._request)
-        return self.done[before:]
 
     def _discard(self) -> None:
         chosen = [name for name in self._letters.names() if self._means(name)]
@@ -247,6 +260,7 @@ class Errand:
         self._pieces.extend(_pieces(chosen, self._portion))
 
     def _send_piece(self, piece: list[LetterName]) -> None:
+        self._tried += sum(1 + len(self._older.get(name.place, ())) for name in piece)
         some = self._letters.still_waiting(piece)
         self._failed |= dict.fromkeys({n.place for n in piece} - {n.place for n in some}, _OUTDONE)
         failpoint("redrive.before_send")

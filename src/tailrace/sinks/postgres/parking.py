@@ -132,7 +132,13 @@ class Parking:
         *,
         is_whole: bool,
     ) -> None:
-        """Carry out what operators have asked for, a step in each turn."""
+        """Carry out what operators have asked for, in turns with batches."""
+
+        def must_go_on() -> None:
+            if stop.is_set():
+                raise SinkError("the stream was told to stop", retry=True)
+            self._fence.check()
+
         for request in self._requests.pending():
             errand = Errand(
                 request,
@@ -145,11 +151,8 @@ class Parking:
             )
             while not errand.is_over:
                 with turns:
-                    if stop.is_set():
-                        raise SinkError("the stream was told to stop", retry=True)
-                    self._fence.check()
                     try:
-                        errand.step()
+                        errand.turn(must_go_on)
                     finally:
                         self.forget()
             logger.info(

@@ -225,7 +225,7 @@ class QueueSink:
             self._copier.put(kept)
 
     def serve_requests(self) -> None:
-        """Carry out what operators have asked for, in steps between batches."""
+        """Carry out what operators have asked for, in turns with batches."""
         for request in self._requests.pending():
             errand = Errand(
                 request,
@@ -237,26 +237,28 @@ class QueueSink:
             )
             while not errand.is_over:
                 with self._lock:
-                    self._step(errand)
+                    self._turn(errand)
             self._undeleted.clear()
             logger.info(
                 "dead letters %s stream=%s count=%d",
                 *(request.action, self._stream, len(errand.done)),
             )
 
-    def _step(self, errand: Errand) -> None:
-        if self._stop.is_set():
-            raise SinkError("the stream was told to stop", retry=True)
-        self._fence.check()
+    def _turn(self, errand: Errand) -> None:
         is_over = True
         try:
-            self._redriven.update(errand.step())
+            self._redriven.update(errand.turn(self._must_go_on))
             is_over = errand.is_over
         finally:
             # Not before: a lane of which all is sent is only taken to wait a while longer, what
-            # comes there is found by a later step, and listing all that wait takes its time.
+            # comes there is found by a later turn, and listing all that wait takes its time.
             if is_over:
                 self._parked = None
+
+    def _must_go_on(self) -> None:
+        if self._stop.is_set():
+            raise SinkError("the stream was told to stop", retry=True)
+        self._fence.check()
 
     def _redrive(self, messages: Sequence[Message], parked: Parked) -> Sent:
         known = {each.place for each in messages} & self._undeleted
