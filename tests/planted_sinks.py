@@ -106,6 +106,13 @@ SINK_MUTANTS: Final = (
         ("tests/streams/test_queue.py",),
     ),
     Mutant(
+        "a redrive beside a stream that parks more than a portion at a time never ends",
+        "sinks/letters/redrive.py",
+        "self._tried < tried + portion + came:",
+        "self._tried < tried + portion:",
+        ("tests/sinks/queue/test_redrive.py",),
+    ),
+    Mutant(
         "a redrive is one piece, however small the window",
         "sinks/letters/redrive.py",
         "min(_LETTERS_AT_ONCE, portion.letter_count)",
