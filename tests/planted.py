@@ -489,6 +489,6 @@ MUTANTS: Final = (
         "sinks/letters/message.py",
         'return f"{event_id}@{batch}@{replay}"',
         'return f"{event_id}@{batch}"',
-        ("tests/sinks/queue/test_replay.py",),
+        ("tests/sinks/queue/test_webhook.py",),
     ),
 )

@@ -54,6 +54,13 @@ def test_idempotency_key_is_that_of_the_messages(receiver: WebhookQueue) -> None
     assert first == again != other
 
 
+def test_f096_what_a_replay_means_to_send_again_is_another_request(receiver: WebhookQueue) -> None:
+    for messages in (some(), [replace(each, replay="r1") for each in some()]):
+        send(receiver, messages)
+    live, again = (headers["Idempotency-Key"] for headers in receiver.headers)
+    assert live != again, "or a receiver that knows the live one would drop it"
+
+
 def test_answer_holds_for_every_message_and_says_how_long_to_wait(receiver: WebhookQueue) -> None:
     receiver.faults.fail(1, Kind.RETRIABLE, times=1)
     receiver.asks_to_wait = True
