@@ -10,8 +10,9 @@ from contextlib import contextmanager
 import pytest
 
 from tailrace.errors import SinkError, StoreError
+from tailrace.sinks.letters.dead_letter import DeadLetters
 from tailrace.sinks.letters.failure import Kind
-from tailrace.sinks.letters.redrive import Requests
+from tailrace.sinks.letters.redrive import Request, Requests
 from tailrace.sinks.queue import QueueSink
 from tailrace.storage import MemoryStore
 from tests.capture.running import wait_until
@@ -62,9 +63,11 @@ def refused(queue: WebhookQueue, store: MemoryStore) -> QueueSink:
 
 
 @contextmanager
-def redriving(queue: WebhookQueue, sink: QueueSink, store: MemoryStore) -> Iterator[Future[None]]:
+def redriving(
+    queue: WebhookQueue, sink: QueueSink, store: MemoryStore, request: Request = REDRIVE
+) -> Iterator[Future[None]]:
     """The block runs while the first portion is under way; the whole redrive is over behind it."""
-    Requests(store, STREAM).ask(REDRIVE)
+    Requests(store, STREAM).ask(request)
     queue.faults.released.clear()
     queue.faults.holds_after = len(queue.bodies)
     with ThreadPoolExecutor(1) as pool:
@@ -161,6 +164,28 @@ def test_f081_redrive_is_left_at_the_end_of_a_portion_if_the_stream_stops(
     assert len(letters(store)) == 4
     sink = open_queue(receiver, store, window_count=WINDOW)
     sink.serve_requests()
+    for batch in made[1:]:
+        sink.write(batch)
+    sink.close()
+    check(receiver)
+    assert len(receiver.received()) == 24
+
+
+def test_f081_rows_that_were_named_are_redriven_to_their_last_letter_though_a_run_ends_between(
+    receiver: WebhookQueue,
+) -> None:
+    store, made = MemoryStore(), batches()[1]
+    sink = refused(receiver, store)
+    first = {name.table_lane: name.key for name in reversed(DeadLetters(store, STREAM).names())}
+    request = Request.new("redrive", first.values(), who="a test", now=0.0)
+    with redriving(receiver, sink, store, request) as at_work:
+        sink.stop()
+    assert isinstance(at_work.exception(), SinkError)
+    sink.close()
+    assert len(letters(store)) == 4, "the second of each row"
+    sink = open_queue(receiver, store, window_count=WINDOW)
+    sink.serve_requests()
+    assert not letters(store)
     for batch in made[1:]:
         sink.write(batch)
     sink.close()

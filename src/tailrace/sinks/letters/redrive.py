@@ -177,6 +177,7 @@ class Errand:
         self._at = datetime.fromtimestamp(now, UTC).isoformat()
         # By place: an epoch that takes the stream over gives its letters other keys.
         self._meant = frozenset(key.rsplit("/", 1)[-1].partition(".")[0] for key in request.letters)
+        self._lanes = {_lane_of(key) for key in request.letters}
         self._codes: set[str] | None = None
         self._held: set[Lane] = set()
         """Lanes that were not asked for, or of which a letter was refused."""
@@ -244,7 +245,8 @@ class Errand:
         waiting = [name for name in names if not name.is_outdone]
         lanes = lanes_of(waiting)
         if self._codes is None:
-            asked = lanes_of(name for name in names if self._means(name))
+            # A run before may have delivered the letter that was named, and not what is behind it.
+            asked = self._lanes or lanes_of(names)
             self._codes = {code for code, _ in asked}
             # A barrier of the same tables decides what may pass it, also if it was not asked for.
             self._held = lanes - asked - {(code, TABLE_LANE) for code in self._codes}
@@ -283,6 +285,11 @@ class Errand:
 
     def _audit(self) -> Audit:
         return Audit(self._request, self._at, tuple(self.done), self._failed, self._error)
+
+
+def _lane_of(key: str) -> Lane:
+    code, lane, _ = key.split("/")[-3:]
+    return code, lane
 
 
 def _older(names: Sequence[LetterName]) -> dict[str, list[LetterName]]:
