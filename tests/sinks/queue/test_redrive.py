@@ -14,9 +14,11 @@ from tailrace.sinks.letters.dead_letter import DeadLetters
 from tailrace.sinks.letters.failure import Kind
 from tailrace.sinks.letters.redrive import Request, Requests
 from tailrace.sinks.queue import QueueSink
+from tailrace.sinks.queue.sender import Sender
+from tailrace.sinks.queue.webhook import WebhookOptions, WebhookSender
 from tailrace.storage import MemoryStore
 from tests.capture.running import wait_until
-from tests.sinks.queue.servers import STREAM, WebhookQueue, open_queue
+from tests.sinks.queue.servers import SECRET, STREAM, WebhookQueue, open_queue
 from tests.sinks.queue.test_conformance import REDRIVE, batches, by_key, check, event_id, letters
 from tests.sinks.source import load_of
 
@@ -36,6 +38,13 @@ class StubbornStore(MemoryStore):
         if self.keeps and any("/letters/" in key for key in gone):
             raise StoreError("deletes are not allowed")
         super().delete(gone)
+
+
+class OneByOne(WebhookQueue):
+    """Each request has one message."""
+
+    def sender(self, stream: str = STREAM) -> Sender:
+        return WebhookSender(WebhookOptions(self.url, SECRET, batch_count=1))
 
 
 class SlowStore(MemoryStore):
@@ -169,6 +178,30 @@ def test_f081_redrive_is_left_at_the_end_of_a_portion_if_the_stream_stops(
     sink.close()
     check(receiver)
     assert len(receiver.received()) == 24
+
+
+def test_f081_redrive_that_stops_while_it_tries_some_again_repeats_none_that_arrived() -> None:
+    queue, store, made = OneByOne(), MemoryStore(), batches()[1]
+    sink = refused(queue, store)
+    queue.faults.fail(3, Kind.RETRIABLE)
+    queue.asks_to_wait = True
+    Requests(store, STREAM).ask(REDRIVE)
+    with ThreadPoolExecutor(1) as pool:
+        at_work = pool.submit(sink.serve_requests)
+        wait_until(lambda: len(queue.received()) == 4 + 3)
+        sink.stop()
+    assert "told to stop" in str(at_work.exception())
+    sink.close()
+    assert len(letters(store)) == 8 - 3
+    queue.faults.clear()
+    sink = open_queue(queue, store, window_count=WINDOW)
+    sink.serve_requests()
+    for batch in made[1:]:
+        sink.write(batch)
+    sink.close()
+    check(queue)
+    assert len(queue.received()) == 24
+    queue.close()
 
 
 def test_f081_rows_that_were_named_are_redriven_to_their_last_letter_though_a_run_ends_between(

@@ -196,7 +196,7 @@ class Errand:
         """Some more of it, while nobody delivers: as much as has come to wait since the last turn,
         and a portion, or it would never end. Returns the places of the letters that are gone by
         that. The last turn records what became of it all. `must_go_on` may raise, before each
-        portion. Raises LogFenced.
+        portion, and if one has failed. Raises LogFenced.
         """
         before, tried = len(self.done), self._tried
         came = self._letters.put_count - self._put_before
@@ -212,7 +212,7 @@ class Errand:
         if self._request.action == "discard":
             self._discard()
         else:
-            self._redrive()
+            self._redrive(must_go_on)
         if self.is_over:
             self._requests.finish(self._request)
 
@@ -225,12 +225,12 @@ class Errand:
         self._letters.remove(chosen)
         self.is_over = True
 
-    def _redrive(self) -> None:
+    def _redrive(self, must_go_on: Callable[[], None]) -> None:
         is_all_known = not self._pieces
         if is_all_known:
             self._look()
         if self._pieces:
-            self._send_piece(self._pieces.popleft())
+            self._send_piece(self._pieces.popleft(), must_go_on)
         # With a piece that is left to the next step, more may come to wait.
         self.is_over = bool(self._error) or (is_all_known and not self._pieces)
         if self.is_over:
@@ -261,7 +261,7 @@ class Errand:
             chosen = [name for name in chosen if name.place in self._older]
         self._pieces.extend(_pieces(chosen, self._portion))
 
-    def _send_piece(self, piece: list[LetterName]) -> None:
+    def _send_piece(self, piece: list[LetterName], must_go_on: Callable[[], None]) -> None:
         self._tried += sum(1 + len(self._older.get(name.place, ())) for name in piece)
         some = self._letters.still_waiting(piece)
         self._failed |= dict.fromkeys({n.place for n in piece} - {n.place for n in some}, _OUTDONE)
@@ -278,6 +278,8 @@ class Errand:
             behind = (name.place for name in self._older.get(place, ()))
             self._failed |= dict.fromkeys(behind, _BEHIND)
         if sent.error is not None:
+            # If that is because the stream stops, the next run carries the request out.
+            must_go_on()
             self._error = str(sent.error)
 
     def _means(self, name: LetterName) -> bool:

@@ -264,9 +264,6 @@ class QueueSink:
         known = {each.place for each in messages} & self._undeleted
         rest = [each for each in messages if each.place not in known]
         sent = self._outlet.send(rest, parked)
-        if sent.error is not None and self._stop.is_set():
-            # The next run carries the request out.
-            raise sent.error
         # At once: what follows may fail, and an unfinished batch must not send these again, nor
         # the next try of the request.
         self._redriven.update(sent.delivered)
