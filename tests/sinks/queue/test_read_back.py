@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
 import pytest
 
 from tailrace.errors import SinkError
 from tailrace.log.epochs import take_epoch
-from tailrace.sinks.letters.failure import Kind
+from tailrace.sinks.letters.failure import Failure, Kind
+from tailrace.sinks.letters.message import Message
+from tailrace.sinks.queue import sink as queue_sink
 from tailrace.sinks.queue.progress import Progress
 from tailrace.sinks.queue.sender import CLOCKS_S, Sender, Sought
 from tailrace.sinks.queue.sink import QueueSink
 from tailrace.sinks.queue.webhook import WebhookOptions, WebhookSender
 from tailrace.storage import MemoryStore
+from tests.capture.running import wait_until
 from tests.sinks.queue.servers import STREAM, WebhookQueue, open_queue, webhook
-from tests.sinks.queue.test_conformance import batches
+from tests.sinks.queue.test_conformance import batches, event_id
 
 
 class ReadableQueue(WebhookQueue):
@@ -37,6 +45,35 @@ class ReadableQueue(WebhookQueue):
                 return frozenset()
 
         return Reading(WebhookOptions(self.url))
+
+
+class RememberingQueue(WebhookQueue):
+    """Knows when each message came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.came: dict[str, float] = {}
+
+    def has(self, count: int) -> bool:
+        return len(self.came) == count
+
+    def sender(self, stream: str = STREAM) -> Sender:
+        queue = self
+
+        class Reading(WebhookSender):
+            reads_back = True
+
+            def send(self, messages: Sequence[Message]) -> list[Failure | None]:
+                outcomes = super().send(messages)
+                taken = zip(messages, outcomes, strict=True)
+                came = {each.delivery_id for each, failure in taken if failure is None}
+                queue.came |= dict.fromkeys(came - queue.came.keys(), time.time())
+                return outcomes
+
+            def arrived(self, sought: Sought) -> frozenset[str]:
+                return frozenset(each for each, at in queue.came.items() if at >= sought.since_s)
+
+        return Reading(WebhookOptions(self.url, batch_count=1))
 
 
 def run(queue: ReadableQueue, store: MemoryStore) -> QueueSink:
@@ -91,3 +128,30 @@ def test_f101_nothing_is_noted_of_a_queue_that_is_not_read_back() -> None:
         sink.write(batches()[1][0])
         sink.close()
     assert not left_s(store)
+
+
+def test_f101_nothing_is_repeated_though_many_runs_are_stopped_within_one_window(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(queue_sink, "CLOCKS_S", 0.0)
+    store, queue, batch = MemoryStore(), RememberingQueue(), batches()[1][0]
+    queue.asks_to_wait = True
+    for key in range(5):
+        queue.faults.fail(key, Kind.RETRIABLE)
+    for key in range(5):
+        take_epoch(store, STREAM, node="")
+        sink = open_queue(queue, store)
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(sink.write, batch)
+            wait_until(partial(queue.has, 2 + 2 * key))
+            sink.stop()
+            assert "told to stop" in str(writing.exception())
+        sink.close()
+        del queue.faults.keys[str(key)]
+    take_epoch(store, STREAM, node="")
+    sink = open_queue(queue, store)
+    sink.write(batch)
+    sink.close()
+    queue.close()
+    events = [event_id(message) for message in queue.received()]
+    assert len(events) == len(set(events)) == 12

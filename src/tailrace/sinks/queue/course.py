@@ -80,7 +80,9 @@ class Course:
     def _check_stop(self) -> None:
         """What gets on may come to its end; what is to be tried again is left to the next run."""
         if self._stop.is_set() and self._window.wait_until() is not None:
-            self._save_frontier()
+            if not self._sender.reads_back:
+                # One that is asked must be asked from where the window began.
+                self._save_frontier()
             raise SinkError("the stream was told to stop", retry=True)
 
     def _send(self) -> None:
