@@ -44,7 +44,9 @@ class Wish:
 
 
 class Place:
-    """Driven by one thread; `stop` may come from another one."""
+    """Driven by one thread; `stop` may come from another one. Any may ask how it is: the run may
+    end at any moment while they do.
+    """
 
     def __init__(self, wish: Wish, make: Callable[[Stream], RunningStream]) -> None:
         self.wish = wish
@@ -57,8 +59,9 @@ class Place:
     @property
     def state(self) -> StreamState:
         """As of now."""
-        if self._running is not None:
-            return self._running.state
+        running = self._running
+        if running is not None:
+            return running.state
         return StreamState(self.wish.name, None, self.wish.error, self.wish.error is not None)
 
     @property
@@ -70,12 +73,14 @@ class Place:
     @property
     def epoch(self) -> int:
         """Under which the stream is delivered; 0 if it is not."""
-        return self._running.epoch if self._running is not None else 0
+        running = self._running
+        return running.epoch if running is not None else 0
 
     @property
     def is_fenced(self) -> bool:
         """Whether another pipeline has taken the stream over."""
-        return self._running is not None and self._running.is_fenced
+        running = self._running
+        return running is not None and running.is_fenced
 
     @property
     def is_over(self) -> bool:

@@ -1,0 +1,36 @@
+"""A place may be asked by any thread while its run ends in another."""
+
+from __future__ import annotations
+
+from unittest.mock import Mock
+
+from tailrace.streams.place import Place, Wish
+from tailrace.streams.running import RunningStream
+
+
+class EndingPlace(Place):
+    """Its run ends as soon as somebody has seen it."""
+
+    run: RunningStream | None = None
+
+    @property
+    def _running(self) -> RunningStream | None:
+        found, self.run = self.run, None
+        return found
+
+    @_running.setter
+    def _running(self, run: RunningStream | None) -> None:
+        self.run = run
+
+
+def test_f082_whoever_asks_how_a_stream_is_just_when_its_run_ends_gets_an_answer() -> None:
+    """Control would give its session up, and with it the locks of every stream."""
+    run = Mock(RunningStream, epoch=7, is_fenced=True)
+    place = EndingPlace(Wish("orders", None), Mock())
+    place.run = run
+    assert place.state is run.state
+    place.run = run
+    assert place.epoch == 7
+    place.run = run
+    assert place.is_fenced
+    assert place.state.taken == () and place.epoch == 0 and not place.is_fenced
