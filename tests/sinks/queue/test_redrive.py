@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,9 +21,12 @@ from tailrace.storage import MemoryStore
 from tests.capture.running import wait_until
 from tests.sinks.queue.servers import SECRET, STREAM, WebhookQueue, open_queue
 from tests.sinks.queue.test_conformance import REDRIVE, batches, by_key, check, event_id, letters
-from tests.sinks.source import load_of
+from tests.sinks.source import Source, batch_of, load_of
 
 PATIENCE_S = 60.0
+
+REFUSED, LATER = 13, 14
+OF_NUMBERS: dict[object, Kind] = {REFUSED: Kind.POISON, LATER: Kind.RETRIABLE}
 
 WINDOW = 4
 """Half of the letters that there are."""
@@ -41,7 +45,14 @@ class StubbornStore(MemoryStore):
 
 
 class OneByOne(WebhookQueue):
-    """Each request has one message."""
+    """Each request has one message; while it `refuses`, some are poison and some come again."""
+
+    refuses = False
+
+    def answer(self, body: bytes, headers: dict[str, str]) -> int | None:
+        (message,) = json.loads(body)["messages"]
+        kind = OF_NUMBERS.get((message["after"] or {}).get("n")) if self.refuses else None
+        return self.status_of[kind] if kind else super().answer(body, headers)
 
     def sender(self, stream: str = STREAM) -> Sender:
         return WebhookSender(WebhookOptions(self.url, SECRET, batch_count=1))
@@ -256,3 +267,41 @@ def test_letters_are_read_side_by_side(receiver: WebhookQueue) -> None:
     sink.serve_requests()
     sink.close()
     check(receiver, rounds=2)
+
+
+@pytest.mark.parametrize("is_emptied", [False, True], ids=["updated", "emptied"])
+def test_f097_nothing_older_comes_behind_a_letter_that_was_redriven_before_its_batch_came_again(
+    is_emptied: bool,
+) -> None:
+    store, queue, source = MemoryStore(), OneByOne(), Source()
+    for key in range(3):
+        source.insert(id=key, n=0)
+    if is_emptied:
+        source.truncate()
+        source.insert(id=1, n=LATER)
+        source.insert(id=2, n=REFUSED)
+    else:
+        source.update(1, n=LATER)
+        source.update(2, n=REFUSED)
+    batch = batch_of(1, source.take(), stream=STREAM)
+    queue.refuses = True
+    sink = open_queue(queue, store)
+    with pytest.raises(SinkError):
+        sink.write(batch)
+    sink.close()
+    assert len(letters(store)) == 1
+    queue.refuses = False
+    sink = open_queue(queue, store)
+    Requests(store, STREAM).ask(REDRIVE)
+    sink.serve_requests()
+    sink.write(batch)
+    sink.close()
+    rows: dict[object, int] = {}
+    for message in queue.received():
+        if message["op"] == "t":
+            rows.clear()
+        else:
+            rows[message["after"]["id"]] = message["after"]["n"]
+    queue.close()
+    assert rows == {1: LATER, 2: REFUSED} | ({} if is_emptied else {0: 0})
+    assert not letters(store)

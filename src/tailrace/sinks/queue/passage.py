@@ -33,14 +33,13 @@ class Passage:
         self, messages: Sequence[Message], first: int, redriven: Collection[str]
     ) -> list[int]:
         """Those of some messages that need not be sent; `redriven` are places that were."""
-        arrived = _arrived(messages, self.arrived)
+        known = _arrived(messages, self.arrived) | _passed(messages, redriven)
         return [
             at
-            for at, message in enumerate(messages)
+            for at in range(len(messages))
             if first + at < max(self.saved, self.frontier)
             or first + at in self.ahead
-            or at in arrived
-            or message.place in redriven
+            or at in known
         ]
 
     def note(self, first: int, window: Window) -> None:
@@ -62,5 +61,28 @@ def _arrived(messages: Sequence[Message], delivery_ids: frozenset[str]) -> set[i
         lane = messages[at].table, messages[at].lane
         if lane in lanes or messages[at].delivery_id in delivery_ids:
             lanes.add(lane)
+            found.add(at)
+    return found
+
+
+def _passed(messages: Sequence[Message], redriven: Collection[str]) -> set[int]:
+    """The places of messages that were redriven, and of what was settled before they became
+    letters: sent again, it would come behind them. That is what is before one in its lane; and of
+    its table a barrier before it, with all that is before that.
+    """
+    found: set[int] = set()
+    if not redriven:
+        return found
+    lanes: set[tuple[str, str]] = set()
+    touched, closed = set[str](), set[str]()
+    for at in range(len(messages) - 1, -1, -1):
+        message = messages[at]
+        table, lane = message.table, (message.table, message.lane)
+        if message.place in redriven:
+            lanes.add(lane)
+            touched.add(table)
+        if message.is_barrier and table in touched:
+            closed.add(table)
+        if lane in lanes or table in closed:
             found.add(at)
     return found
