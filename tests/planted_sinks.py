@@ -113,6 +113,20 @@ SINK_MUTANTS: Final = (
         ("tests/sinks/queue/test_redrive.py",),
     ),
     Mutant(
+        "a TRUNCATE comes again behind a letter that was redriven",
+        "sinks/queue/passage.py",
+        "        if message.is_barrier and table in touched:\n",
+        "        if message.is_barrier and message.place in redriven:\n",
+        ("tests/sinks/queue/test_redrive.py",),
+    ),
+    Mutant(
+        "a redrive of named letters that was interrupted leaves what is behind them",
+        "sinks/letters/redrive.py",
+        "self._lanes or lanes_of(names)",
+        "lanes_of(name for name in names if self._means(name))",
+        ("tests/sinks/queue/test_redrive.py",),
+    ),
+    Mutant(
         "a redrive is one piece, however small the window",
         "sinks/letters/redrive.py",
         "min(_LETTERS_AT_ONCE, portion.letter_count)",
