@@ -26,7 +26,7 @@ from tailrace.model import Lsn, Relation
 from tailrace.postgres.server import insert_position
 from tailrace.postgres.session import Connection
 from tailrace.postgres.standing import Standing, passed_through, read_standings, unstreamed
-from tailrace.postgres.trigger_traces import read_traces, were_switched
+from tailrace.postgres.trigger_traces import Traces, read_traces, were_switched
 from tailrace.postgres.triggers import trigger_problems
 from tailrace.storage import Store
 
@@ -46,10 +46,17 @@ class Watch:
         self._looks: dict[int, Standing] = {}
 
     def look(
-        self, conn: Connection, oids: Sequence[int], *, by_trigger: Sequence[int] = ()
+        self,
+        conn: Connection,
+        oids: Sequence[int],
+        *,
+        by_trigger: Sequence[int] = (),
+        transitioning: Sequence[int] = (),
     ) -> None:
-        """Compare each of the captured tables with the last look at it; these are all of them, and
-        those that triggers capture.
+        """Compare each of the captured tables with the last look at it; these are all of them,
+        those that triggers capture, and those that are to be handed over: what is kept of these is
+        read each time, since the barrier relies on it and one who led before us may have kept his
+        look late.
         """
         # Before the catalog is looked at: what came later is for the next look.
         shapes, strays = kept_shapes(self._store), kept_strays(self._store)
@@ -61,7 +68,8 @@ class Watch:
         gone = [stray for stray in strays.values() if stray.oid not in living]
         for now in tables:
             between = shapes.get(now.oid, {})
-            if self._looks.get(now.oid) == now and not between and not gone:
+            is_known = self._looks.get(now.oid) == now and now.oid not in transitioning
+            if is_known and not between and not gone:
                 continue
             # Somebody holds or has dropped what must be looked at: there will be another turn.
             try:
@@ -86,10 +94,11 @@ class Watch:
             reason = _reason(conn, before, now, between)
             reason = reason or came_and_went(before, now, strays, between)
             now = now.after(before)
-            if _were_switched(before, now):
+            known = self._known_triggers(before)
+            if known and now.triggers and were_switched(known, now.triggers):
                 if trigger_problems(conn, now.oid):
                     # Whoever puts them back asks for a base; until then they are looked at again.
-                    now = replace(now, triggers=before.triggers)
+                    now = replace(now, triggers=known)
                 else:
                     reason = reason or _SWITCHED
             if now.is_partitioned and before.name != now.name:
@@ -102,11 +111,10 @@ class Watch:
             keep_look(self._store, now)
         self._looks[now.oid] = now
 
-
-def _were_switched(before: Standing, now: Standing) -> bool:
-    if before.triggers is None or now.triggers is None:
-        return False
-    return were_switched(before.triggers, now.triggers)
+    def _known_triggers(self, before: Standing) -> Traces | None:
+        """A look that was kept late may show none, as the WAL gave the table when it was taken."""
+        seen = self._looks.get(before.oid)
+        return seen.triggers if before.triggers is None and seen is not None else before.triggers
 
 
 def keep_triggers(conn: Connection, store: Store, oid: int) -> None:

@@ -93,7 +93,12 @@ class HybridTables:
         # up like a new one; whoever still held it for captured would put its triggers back.
         captured = self._look(conn)
         self._handover.end_shadows_but(captured.transitioning)
-        self._watch.look(conn, captured.oids, by_trigger=captured.by_trigger)
+        self._watch.look(
+            conn,
+            captured.oids,
+            by_trigger=captured.by_trigger,
+            transitioning=captured.transitioning,
+        )
         refusals = []
         tables = tables_matching(conn, task.selection.patterns)
         for table in self._tries.begin_turn(tables, should_go_on):
