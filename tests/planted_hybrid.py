@@ -11,6 +11,7 @@ DRAIN: Final = ("tests/capture/drains/test_drain.py",)
 SLOT_CYCLE: Final = ("tests/capture/drains/test_slot_cycle.py",)
 SLOTLESS: Final = ("tests/capture/drains/test_slotless.py",)
 HANDOVER: Final = ("tests/capture/hybrid/test_handover.py",)
+COMPARISONS: Final = ("tests/capture/hybrid/test_comparisons.py",)
 WRITERS: Final = ("tests/capture/hybrid/test_handover_writers.py",)
 SWITCHED: Final = ("tests/capture/hybrid/test_switched_triggers.py",)
 LEADERS: Final = ("tests/capture/hybrid/test_two_leaders.py",)
@@ -119,7 +120,14 @@ HYBRID_MUTANTS: Final = (
         "capture/hybrid/shadow_rows.py",
         "        if len(mine) != len(other) or not all(map(_agree, mine, other)):\n",
         "        if False:\n",
-        HANDOVER,
+        COMPARISONS,
+    ),
+    Mutant(
+        "a table stays published whose comparison has ended",
+        "capture/hybrid/tables.py",
+        "        self._handover.keep_shadows(conn)\n",
+        "",
+        COMPARISONS,
     ),
     Mutant(
         "what was drained is drained again",

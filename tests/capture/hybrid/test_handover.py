@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import logging
-import re
 from dataclasses import replace
-from itertools import count
 
 import psycopg
 import pytest
 from psycopg import sql
 
-from tailrace.capture.hybrid.handover import SHADOWS_MAX, Handover
+from tailrace.capture.hybrid.handover import Handover
 from tailrace.capture.roll import rolls_of
 from tailrace.control.schema import latest_version, migrate
 from tailrace.errors import SourceError, SourceGap
 from tailrace.log.bases import newest_positions, put_base, read_base
 from tailrace.log.wanted import wanted_bases
 from tailrace.postgres.barrier import Barrier
-from tailrace.postgres.buffer import SCHEMA, buffer, buffer_name, row_trigger, truncate_trigger
+from tailrace.postgres.buffer import SCHEMA, buffer_name, row_trigger, truncate_trigger
 from tailrace.postgres.catalog import tables_matching
 from tailrace.postgres.quote import identifier, qualified, statement
 from tailrace.postgres.session import connect
@@ -309,116 +307,6 @@ def test_f082_a_zombie_cannot_pass_the_barrier(
         barrier = Barrier(conn, "tailrace_main", conn.info.backend_pid, 200)
         with pytest.raises(SourceError, match="another process leads"), barrier.locked(table):
             raise AssertionError("it must not come this far")
-
-
-def test_captures_that_agree_in_the_shadow_are_handed_over(
-    database: Database, source: psycopg.Connection, store: FileStore
-) -> None:
-    by_trigger = settings(database.dsn, hybrid=hybrid("auto", tables={"public.t": "trigger"}))
-    with Running(by_trigger, store) as capture:
-        capture.wait_for_stream()
-    told = settings(database.dsn, hybrid=hybrid("auto", shadow_s=0.5))
-    with Running(told, store) as capture:
-        capture.wait_until(lambda: modes(source) == {"t": "TRANSITIONING"})
-        for number in range(20):
-            source.execute("INSERT INTO t VALUES (%s, 'a')", [number])
-            source.execute("UPDATE t SET v = repeat('x', %s) WHERE id = %s", [number * 999, number])
-            source.execute("UPDATE t SET id = id + 1000 WHERE id = %s", [number])
-            source.execute("DELETE FROM t WHERE id = %s", [number + 1000 - number % 2])
-        source.execute("TRUNCATE t")
-        capture.wait_until(lambda: modes(source) == {"t": "WAL"})
-        capture.wait_until(lambda: "tailrace_main_shadow" not in dict(published(source)))
-
-
-def test_captures_that_differ_in_the_shadow_are_not_handed_over(
-    database: Database, source: psycopg.Connection, store: FileStore
-) -> None:
-    by_trigger = settings(database.dsn, hybrid=hybrid("auto", tables={"public.t": "trigger"}))
-    with Running(by_trigger, store) as capture:
-        capture.wait_for_stream()
-    told = settings(database.dsn, hybrid=hybrid("auto", shadow_s=120.0))
-    with Running(told, store) as capture:
-        capture.wait_until(
-            lambda: "tailrace_main_shadow" in {name for name, _ in published(source)}
-        )
-        # Changes that never happened: the buffer is written to by hand, until both are compared.
-        oid = source.execute("SELECT 't'::regclass::oid").fetchone()
-        assert oid is not None
-        query = """INSERT INTO {} (xid, op, depth, ts, shape, new_1)
-                   VALUES (pg_current_xact_id(), 'I', 1, now(), '1', %s)"""
-        plant, keys = sql.SQL(query).format(buffer(oid[0])), count(7)
-
-        def is_noticed() -> bool:
-            source.execute(plant, [next(keys)])
-            return modes(source) == {"t": "TRIGGER"}
-
-        capture.wait_until(is_noticed)
-        error = source.execute("SELECT last_error FROM tailrace.change_tracking").fetchone()
-        assert error is not None
-        assert re.search(r"key \(\d+\): triggers tell I, the wal tells nothing", error[0])
-        assert trigger_states(source, "t") == ["A", "A"]
-
-
-def test_several_tables_are_compared_at_once_each_beside_its_writer(
-    database: Database, source: psycopg.Connection, store: FileStore
-) -> None:
-    # One more than are compared at a time.
-    names = [f"t{number}" for number in range(SHADOWS_MAX + 1)]
-    for name in names:
-        source.execute(statement("CREATE TABLE {} (id int PRIMARY KEY)", identifier(name)))
-    tables = [f"public.{name}" for name in names]
-    by_trigger = hybrid("auto", tables=dict.fromkeys(tables, "trigger"))
-    with Running(settings(database.dsn, *tables, hybrid=by_trigger), store) as capture:
-        capture.wait_until(lambda: modes(source) == dict.fromkeys(names, "TRIGGER"))
-    told = settings(database.dsn, *tables, hybrid=hybrid("auto", shadow_s=1.0))
-    keys = count()
-    with Running(told, store) as capture:
-
-        def are_handed_over() -> bool:
-            key = next(keys)
-            for name in names:
-                source.execute(statement("INSERT INTO {} VALUES (%s)", identifier(name)), [key])
-            errors = source.execute("SELECT last_error FROM tailrace.change_tracking").fetchall()
-            assert not [error for (error,) in errors if error and "differs" in error]
-            return modes(source) == dict.fromkeys(names, "WAL")
-
-        capture.wait_until(are_handed_over)
-        capture.wait_until(lambda: "tailrace_main_shadow" not in dict(published(source)))
-
-
-def test_open_transactions_hold_up_the_comparison_of_a_table_and_no_other_table(
-    database: Database, source: psycopg.Connection, store: FileStore
-) -> None:
-    source.execute("CREATE TABLE zoo (id int PRIMARY KEY)")
-    by_trigger = hybrid("auto", tables={"public.*": "trigger"})
-    with Running(settings(database.dsn, hybrid=by_trigger), store) as capture:
-        capture.wait_until(lambda: modes(source) == {"t": "TRIGGER", "zoo": "TRIGGER"})
-    rules = replace(hybrid("auto").rules, shadow_s=0.2)
-    told = settings(database.dsn, hybrid=replace(hybrid("auto"), of_some=[("public.t", rules)]))
-    with database.connect() as writer, Running(told, store) as capture:
-        with writer.transaction():
-            writer.execute("SELECT pg_current_xact_id()")
-            capture.wait_until(lambda: modes(source) == {"t": "TRANSITIONING", "zoo": "WAL"})
-            query = "SELECT last_error FROM tailrace.change_tracking WHERE table_name = 't'"
-            capture.wait_until(lambda: source.execute(query).fetchone() != (None,))
-            assert "waits for open transactions" in str(source.execute(query).fetchone())
-        capture.wait_until(lambda: modes(source) == {"t": "WAL", "zoo": "WAL"})
-
-
-def test_the_comparison_of_a_table_that_is_dropped_ends_with_it(
-    database: Database, source: psycopg.Connection, store: FileStore
-) -> None:
-    source.execute("CREATE TABLE zoo (id int PRIMARY KEY)")
-    by_trigger = hybrid("auto", tables={"public.*": "trigger"})
-    with Running(settings(database.dsn, hybrid=by_trigger), store) as capture:
-        capture.wait_until(lambda: modes(source) == {"t": "TRIGGER", "zoo": "TRIGGER"})
-    shadows = "SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE 'tailrace_shadow%'"
-    told = settings(database.dsn, hybrid=hybrid("auto", shadow_s=120.0))
-    with Running(told, store) as capture:
-        capture.wait_until(lambda: source.execute(shadows).fetchone() == (2,))
-        source.execute("DROP TABLE zoo")
-        capture.wait_until(lambda: source.execute(shadows).fetchone() == (1,))
-        assert ("tailrace_main_shadow", "t") in published(source)
 
 
 def slots(source: psycopg.Connection) -> int:

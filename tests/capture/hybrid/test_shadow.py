@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -10,9 +11,11 @@ import pytest
 from tailrace.capture.buffers.shapes import BufferShapes
 from tailrace.capture.hybrid import shadow
 from tailrace.capture.hybrid.shadow import Shadow
-from tailrace.errors import SourceError
+from tailrace.errors import NotLeading, SourceError
 from tailrace.postgres.catalog import read_tables
 from tailrace.postgres.frames import Frames
+from tailrace.postgres.lock_session import LockSession
+from tailrace.postgres.publication import fingerprint
 from tests.capture.drains.test_slot_cycle import make_source
 from tests.capture.running import NAMES, wait_until
 from tests.capture.tracked import oid_of
@@ -27,10 +30,25 @@ def conn(source_servers: Servers) -> Iterator[psycopg.Connection]:
         yield connection
 
 
-def begin(conn: psycopg.Connection) -> Shadow:
+@pytest.fixture
+def leader(conn: psycopg.Connection) -> Iterator[LockSession]:
+    """A session that holds the lock."""
+    with closing(LockSession(conn.info.dsn)) as session:
+        assert session.try_lock(NAMES.slot)
+        yield session
+
+
+def begin(conn: psycopg.Connection, leader: LockSession) -> Shadow:
     """That of public.t."""
     (table,) = read_tables(conn, [oid_of(conn, "public.t")])
-    return Shadow(conn.info.dsn, NAMES, table, BufferShapes(conn.info.dsn))
+    dsn = conn.info.dsn
+    return Shadow(dsn, NAMES, table, BufferShapes(dsn), leader_pid=leader.pid)
+
+
+def compared_tables(conn: psycopg.Connection) -> list[str]:
+    """Those in the publication for comparisons."""
+    query = "SELECT tablename FROM pg_publication_tables WHERE pubname = %s ORDER BY 1"
+    return [name for (name,) in conn.execute(query, (NAMES.shadow,))]
 
 
 def slot_count(conn: psycopg.Connection) -> int:
@@ -43,11 +61,14 @@ def slot_count(conn: psycopg.Connection) -> int:
 
 
 def test_a_transaction_that_is_too_large_is_let_pass_and_the_others_are_compared(
-    conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    conn: psycopg.Connection,
+    leader: LockSession,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(shadow, "COMPARED_BYTES_MAX", 20_000)
     conn.execute("ALTER PUBLICATION tailrace_main_buffers SET (publish = 'insert')")
-    compared = begin(conn)
+    compared = begin(conn, leader)
     sizes: list[int] = []
     compare = Shadow._compare
 
@@ -68,11 +89,38 @@ def test_a_transaction_that_is_too_large_is_let_pass_and_the_others_are_compared
 
 
 def test_the_slot_of_a_leader_that_was_stopped_is_ended_by_the_server(
-    conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+    conn: psycopg.Connection, leader: LockSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shadow, "IDLE_TIMEOUT", "200ms")
-    stopped = begin(conn)
+    stopped = begin(conn, leader)
     wait_until(lambda: slot_count(conn) == 0)
     with pytest.raises(SourceError):
         stopped.look()
     stopped.close()
+
+
+def test_f082_a_late_leader_takes_no_table_out_that_is_compared_by_the_one_who_leads(
+    conn: psycopg.Connection, leader: LockSession
+) -> None:
+    late = begin(conn, leader)
+    leader.unlock(NAMES.slot)
+    with closing(LockSession(conn.info.dsn)) as successor:
+        assert successor.try_lock(NAMES.slot)
+        compared = begin(conn, successor)
+        late.close()
+        with pytest.raises(NotLeading):
+            begin(conn, leader)
+        conn.execute("INSERT INTO t VALUES (1, 'one')")
+        assert (compared.look(), compared.compared) == ("", 1)
+        compared.close()
+    assert compared_tables(conn) == []
+
+
+def test_who_has_led_leaves_no_table_in_the_publication_if_nobody_leads(
+    conn: psycopg.Connection, leader: LockSession
+) -> None:
+    compared = begin(conn, leader)
+    assert compared_tables(conn) == ["t"]
+    leader.unlock(NAMES.slot)
+    compared.close()
+    assert fingerprint(conn, NAMES.shadow) is None

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tailrace.capture.hybrid.shadow import Shadow
+from tailrace.capture.hybrid.shadow_publication import withdraw_but
 from tailrace.capture.hybrid.tries import Tries
 from tailrace.capture.looks import last_look
 from tailrace.capture.modes import TableRules
@@ -96,6 +97,14 @@ class Handover:
     def close(self) -> None:
         """Leave nothing behind."""
         self.end_shadows_but(())
+
+    def keep_shadows(self, conn: Connection) -> None:
+        """Notice those that the server has ended, because nobody looked for long. What is compared
+        stays published, and nothing else, whoever has left it there.
+        """
+        for oid in [oid for oid, shadow in self.shadows.items() if shadow.has_ended]:
+            self._end_shadow(oid)
+        withdraw_but(conn, self.names, self.shadows, leader_pid=self.leader_pid)
 
     def end_shadows_but(self, oids: Collection[int]) -> None:
         """End the comparisons of all tables but these: their slots would keep back WAL for ever."""

@@ -17,10 +17,10 @@ from typing import Final
 import numpy as np
 import psycopg
 from numpy.typing import NDArray
-from psycopg.sql import Identifier
 
 from tailrace.capture.buffers.reading import Shapes
 from tailrace.capture.buffers.translate import Translator
+from tailrace.capture.hybrid.shadow_publication import publish, withdraw
 from tailrace.capture.hybrid.shadow_rows import WholeTransactions, changes_by_key, difference
 from tailrace.errors import SourceError, TailraceError
 from tailrace.failpoint import failpoint
@@ -30,8 +30,7 @@ from tailrace.postgres.buffer import read_buffers, table_of_buffer
 from tailrace.postgres.catalog import TableInfo
 from tailrace.postgres.frames import Frames
 from tailrace.postgres.pgoutput import Tag, parse_relation
-from tailrace.postgres.publication import drop_publication
-from tailrace.postgres.quote import SourceNames, identifier, qualified, statement
+from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.server import wal_position
 from tailrace.postgres.session import connect, source_error
 
@@ -51,14 +50,6 @@ COMPARED_BYTES_MAX: Final = 32 << 20
 
 _OID_END: Final = 5
 
-_MEMBERS: Final = """
-SELECT r.prrelid::bigint, n.nspname::text, c.relname::text
-  FROM pg_publication AS p
-  JOIN pg_publication_rel AS r ON r.prpubid = p.oid
-  JOIN pg_class AS c ON c.oid = r.prrelid
-  JOIN pg_namespace AS n ON n.oid = c.relnamespace
- WHERE p.pubname = %s
-"""
 _MAKE: Final = "SELECT pg_create_logical_replication_slot(%s, 'pgoutput', true)"
 _READ: Final = """
 SELECT lsn::text, data
@@ -73,11 +64,15 @@ SELECT lsn::text, data
 
 class Shadow:
     """One table's; ends with `close`. `compared` counts the keys of transactions that agreed.
-    Raises SourceError.
+    `leader_pid` is the backend that holds the lock of the slot's leader. Raises SourceError.
     """
 
-    def __init__(self, dsn: str, names: SourceNames, table: TableInfo, shapes: Shapes) -> None:
+    def __init__(
+        self, dsn: str, names: SourceNames, table: TableInfo, shapes: Shapes, *, leader_pid: int
+    ) -> None:
         self._table = table
+        self._names = names
+        self._leader_pid = leader_pid
         self._publications = (names.shadow, names.buffers)
         self._slot = f"tailrace_shadow_{secrets.token_hex(8)}"
         self._shapes = shapes
@@ -95,6 +90,17 @@ class Shadow:
                 raise
             raise reason from error
         self.began = time.monotonic()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the server has ended the session, and with it the slot; else it does not for
+        another while.
+        """
+        try:
+            self._conn.execute("SELECT")
+        except psycopg.Error:
+            return True
+        return False
 
     def look(self) -> str:
         """Compare all that has come since the last look; what differs, in words, or nothing."""
@@ -133,43 +139,16 @@ class Shadow:
         """Leave nothing behind."""
         failpoint("shadow.before_close")
         with suppress(psycopg.Error, TailraceError):
-            self._withdraw()
+            withdraw(self._conn, self._names, self._table.oid, leader_pid=self._leader_pid)
         self._conn.close()
 
     def _make(self) -> None:
-        conn, (name, _) = self._conn, self._publications
-        if (
-            conn.execute("SELECT FROM pg_publication WHERE pubname = %s", (name,)).fetchone()
-            is None
-        ):
-            query = "CREATE PUBLICATION {} WITH (publish_via_partition_root = true)"
-            conn.execute(statement(query, identifier(name)))
-        # One whose session was lost may have left the table there.
-        if self._table.oid not in self._members():
-            table = qualified(self._table.schema, self._table.name)
-            query = "ALTER PUBLICATION {} ADD TABLE ONLY {}"
-            conn.execute(statement(query, identifier(name), table))
+        conn = self._conn
+        publish(conn, self._names, self._table, leader_pid=self._leader_pid)
         failpoint("shadow.after_publication")
         # It waits for every transaction that was open: none is seen in part.
         conn.execute(_MAKE, (self._slot,))
         failpoint("shadow.after_made")
-
-    def _withdraw(self) -> None:
-        """Take the table, whatever it is called by now, out of the publication; the last one takes
-        the publication along.
-        """
-        conn, (name, _) = self._conn, self._publications
-        members = self._members()
-        own = members.pop(self._table.oid, None)
-        if not members:
-            drop_publication(conn, name)
-        elif own is not None:
-            query = "ALTER PUBLICATION {} DROP TABLE ONLY {}"
-            conn.execute(statement(query, identifier(name), own))
-
-    def _members(self) -> dict[int, Identifier]:
-        found = self._conn.execute(_MEMBERS, (self._publications[0],))
-        return {oid: qualified(schema, name) for oid, schema, name in found}
 
     def _why(self, error: psycopg.Error) -> SourceError:
         """What the making of the slot ran into."""

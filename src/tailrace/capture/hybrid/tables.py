@@ -34,7 +34,7 @@ from tailrace.errors import NotLeading, SchemaError, SourceError
 from tailrace.postgres.catalog import TableInfo, read_tables, tables_matching
 from tailrace.postgres.detection import can_use_logical_replication
 from tailrace.postgres.leading import must_lead
-from tailrace.postgres.publication import drop_publication, fingerprint
+from tailrace.postgres.publication import fingerprint
 from tailrace.postgres.replica_identity import make_identifiable
 from tailrace.postgres.session import Connection
 from tailrace.storage import Store
@@ -69,8 +69,6 @@ class HybridTables:
         self, conn: Connection, *, should_go_on: Callable[[], bool]
     ) -> tuple[list[Refusal], int]:
         """Before capture begins: what is refused, and how many tables are captured."""
-        # Whoever led before us may have died while it compared.
-        drop_publication(conn, self._task.names.shadow)
         if installed_version(conn):
             # Tables that an older version has taken up are judged by the functions of this one.
             self._intake.has_schema(conn)
@@ -85,6 +83,8 @@ class HybridTables:
         self, conn: Connection, should_go_on: Callable[[], bool], *, is_streaming: bool
     ) -> list[Refusal]:
         task = self._task
+        # First: its owner may not be able to update a table that was left there.
+        self._handover.keep_shadows(conn)
         # Without a slot nothing depends on them, and they are made anew before one begins.
         if task.has_slot:
             self._mend(conn)
@@ -123,7 +123,8 @@ class HybridTables:
 
     def _shadow(self, table: TableInfo) -> Shadow:
         task = self._task
-        return Shadow(task.dsn, task.names, table, BufferShapes(task.dsn))
+        shapes = BufferShapes(task.dsn)
+        return Shadow(task.dsn, task.names, table, shapes, leader_pid=task.leader_pid)
 
     def _look(self, conn: Connection) -> Captured:
         members = {
