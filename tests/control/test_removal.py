@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
 
 from tailrace.control.removal import remove_capture
 from tailrace.control.schema import migrate
-from tailrace.control.tracking import Mode, forget, track
+from tailrace.control.tracking import Mode, claim, forget, read_tracked, track
 from tailrace.errors import SourceError
 from tailrace.postgres.catalog import TableInfo
 from tailrace.postgres.quote import SourceNames, identifier, statement
-from tailrace.postgres.session import Connection
-from tailrace.postgres.triggers import install_triggers
+from tailrace.postgres.session import Connection, connect
+from tailrace.postgres.triggers import install_triggers, lock_table
 from tests.buffered import table_of
 
 NAMES = SourceNames.of("main")
@@ -111,3 +112,53 @@ def test_functions_that_are_left_keep_no_schema_from_being_made(controlled: Conn
     controlled.execute("DROP SCHEMA tailrace CASCADE")
     migrate(controlled)
     assert controlled.execute(SCHEMAS).fetchall() == [("tailrace",), ("tailrace_changes",)]
+
+
+def claims(session: Connection, table: TableInfo) -> bool:
+    """Another source takes a table up by triggers, unless it cannot have it just now."""
+    try:
+        with session.transaction():
+            session.execute("SET LOCAL lock_timeout = '200ms'")
+            lock_table(session, table)
+            claim(session, table, source="tailrace_other", mode=Mode.TRIGGER)
+            install_triggers(session, table, lock_timeout_ms=200)
+    except psycopg.errors.LockNotAvailable:
+        return False
+    return True
+
+
+def test_what_another_source_takes_up_meanwhile_stays(
+    controlled: Connection, tables: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was ours until then, from the WAL."""
+    capture(controlled, "app.t")
+    theirs = table_of(controlled, "app.p")
+    track(controlled, theirs, source=NAMES.slot, mode=Mode.WAL)
+    taken: list[bool] = []
+    with connect(controlled.info.dsn) as other:
+
+        def take(name: str) -> None:
+            if name == "triggers.after_drop" and not taken:
+                taken.append(claims(other, theirs))
+
+        monkeypatch.setattr("tailrace.postgres.triggers.failpoint", take)
+        teardown(controlled)
+    assert taken == [True]
+    assert {table for (table,) in controlled.execute(TRIGGERS)} == {"app.p", "app.p1"}
+    assert read_tracked(controlled, "tailrace_other").keys() == {theirs.oid}
+
+
+def test_no_source_loses_a_table_that_it_takes_up_while_the_schemas_are_removed(
+    controlled: Connection, tables: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture(controlled, "app.t")
+    theirs, taken = table_of(controlled, "app.p"), list[bool]()
+    with connect(controlled.info.dsn) as other:
+
+        def take(name: str) -> None:
+            if name == "control.before_drop":
+                taken.append(claims(other, theirs))
+
+        monkeypatch.setattr("tailrace.control.schema.failpoint", take)
+        teardown(controlled)
+    assert bool(controlled.execute(TRIGGERS).fetchall()) == taken[0]

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final
+
+import psycopg
 
 from tailrace.control.schema import has_schema, remove
 from tailrace.control.streams import delete_all, has_streams
 from tailrace.control.tracking import forget, read_tracked, tracked_elsewhere
 from tailrace.errors import SourceError
 from tailrace.postgres.buffer import read_captures
-from tailrace.postgres.quote import SourceNames
+from tailrace.postgres.catalog import TableInfo
+from tailrace.postgres.quote import SourceNames, qualified, statement
 from tailrace.postgres.session import Connection
+from tailrace.postgres.sqlstate import source_error
 from tailrace.postgres.triggers import drop_buffer, drop_triggers, tables_with_triggers
 
 LOCK_TIMEOUT_MS: Final = 200
 PATIENCE_S: Final = 60.0
 _PAUSE_S: Final = 0.2
+_RECORD: Final = "tailrace.change_tracking"
 
 
 def remove_capture(conn: Connection, names: SourceNames, *, keep: Callable[[], None]) -> None:
@@ -26,20 +32,48 @@ def remove_capture(conn: Connection, names: SourceNames, *, keep: Callable[[], N
     whatever was done before, it is done again. `keep` is called between tries. Raises SourceError
     that names who is in the way.
     """
-    has_record = _is_there(conn, "tailrace.change_tracking")
+    has_record = _is_there(conn, _RECORD)
     foreign = tracked_elsewhere(conn, names.slot) if has_record else set()
     for oid in sorted({*read_tracked(conn, names.slot), *read_captures(conn)} - foreign):
         # By their function: a dump that was restored has given the tables other oids.
         for table in tables_with_triggers(conn, oid):
-            drop = partial(drop_triggers, conn, table, lock_timeout_ms=LOCK_TIMEOUT_MS, of=oid)
-            _insist(drop, keep)
-        _insist(partial(drop_buffer, conn, oid, lock_timeout_ms=LOCK_TIMEOUT_MS), keep)
-        if has_record:
-            forget(conn, oid, source=names.slot)
+            _insist(partial(_drop_triggers, conn, table, oid, names.slot), keep)
+        _insist(partial(_drop_buffer, conn, oid, names.slot), keep)
     if has_streams(conn):
         delete_all(conn, names.slot)
-    if has_schema(conn) and not (has_record and _is_used(conn)):
-        remove(conn)
+    if has_schema(conn):
+        _insist(partial(remove, conn, unless=partial(_is_used, conn)), keep)
+
+
+def _drop_triggers(conn: Connection, table: TableInfo, oid: int, source: str) -> None:
+    with suppress(_GoneOver), conn.transaction():
+        drop_triggers(conn, table, lock_timeout_ms=LOCK_TIMEOUT_MS, of=oid)
+        _must_not_be_foreign(conn, oid, source)
+
+
+def _drop_buffer(conn: Connection, oid: int, source: str) -> None:
+    """With the row on record. Whoever takes a table up waits meanwhile, nobody else does."""
+    try:
+        with suppress(_GoneOver), conn.transaction():
+            _lock(conn, _RECORD, "SHARE ROW EXCLUSIVE")
+            _must_not_be_foreign(conn, oid, source)
+            drop_buffer(conn, oid, lock_timeout_ms=LOCK_TIMEOUT_MS)
+            if _is_there(conn, _RECORD):
+                forget(conn, oid, source=source)
+    except psycopg.Error as error:
+        raise source_error(error) from error
+
+
+class _GoneOver(Exception):
+    """Another source has taken the table up since it was looked at."""
+
+
+def _must_not_be_foreign(conn: Connection, oid: int, source: str) -> None:
+    """Asked under a lock, of the table or of what is on record, for which whoever takes it up has
+    to wait, or has made us wait.
+    """
+    if _is_there(conn, _RECORD) and oid in tracked_elsewhere(conn, source):
+        raise _GoneOver
 
 
 def _is_there(conn: Connection, relation: str) -> bool:
@@ -61,8 +95,20 @@ def _insist(act: Callable[[], None], keep: Callable[[], None]) -> None:
 
 
 def _is_used(conn: Connection) -> bool:
-    query = "SELECT EXISTS (SELECT FROM tailrace.change_tracking)"
-    if conn.execute(query).fetchone() == (True,):
-        return True
-    query = "SELECT EXISTS (SELECT FROM tailrace.streams)"
-    return has_streams(conn) and conn.execute(query).fetchone() == (True,)
+    """By another source. None begins until the transaction is over."""
+    for relation in (_RECORD, "tailrace.streams"):
+        if _lock(conn, relation, "ACCESS EXCLUSIVE"):
+            query = statement("SELECT EXISTS (SELECT FROM {})", qualified(*relation.split(".")))
+            if conn.execute(query).fetchone() == (True,):
+                return True
+    return False
+
+
+def _lock(conn: Connection, relation: str, mode: str) -> bool:
+    """Until the transaction ends nobody else writes to it; whether it is there."""
+    if not _is_there(conn, relation):
+        return False
+    conn.execute("SELECT set_config('lock_timeout', %s, true)", (str(LOCK_TIMEOUT_MS),))
+    name = qualified(*relation.split("."))
+    conn.execute(statement(f"LOCK TABLE {{}} IN {mode} MODE", name))
+    return True

@@ -8,6 +8,7 @@ Tailrace is refused, not guessed at.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import resources
 from typing import Final
 
@@ -75,13 +76,16 @@ def latest_version() -> int:
     return _migrations()[-1][0]
 
 
-def remove(conn: Connection) -> None:
-    """Drop both schemas with all that is in them, and what watches DDL. The triggers on tables must
-    be gone: dropping their functions would lock the tables of the application.
+def remove(conn: Connection, *, unless: Callable[[], bool] = lambda: False) -> None:
+    """Drop both schemas with all that is in them, and what watches DDL; `unless` is asked in the
+    same transaction. The triggers on tables must be gone: dropping their functions would lock the
+    tables of the application.
     """
     try:
         with conn.transaction():
             conn.execute(_LOCK)
+            if unless():
+                return
             for name in _EVENT_TRIGGERS:
                 conn.execute(statement("DROP EVENT TRIGGER IF EXISTS {}", identifier(name)))
             failpoint("control.before_drop")
