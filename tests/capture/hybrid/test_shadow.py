@@ -93,6 +93,8 @@ def test_the_slot_of_a_leader_that_was_stopped_is_ended_by_the_server(
 ) -> None:
     monkeypatch.setattr(shadow, "IDLE_TIMEOUT", "200ms")
     stopped = begin(conn, leader)
+    # Whether it has ended may be asked as often as one likes.
+    wait_until(lambda: stopped.has_ended)
     wait_until(lambda: slot_count(conn) == 0)
     with pytest.raises(SourceError):
         stopped.look()

@@ -18,6 +18,7 @@ from tailrace.postgres.catalog import TableInfo
 from tailrace.postgres.publication import drop_publication, fingerprint
 from tailrace.postgres.quote import SourceNames, identifier, qualified, statement
 from tailrace.postgres.session import Connection
+from tailrace.postgres.table_lock import below_deadlock_timeout
 
 LOCK_TIMEOUT_MS: Final = 100
 """How long a turn waits for whoever alters a table that is to leave; there will be another."""
@@ -67,8 +68,9 @@ def withdraw_but(
         return
     try:
         with leading.as_leader(conn, names.slot, leader_pid):
-            query = "SELECT set_config('lock_timeout', %s, true)"
-            conn.execute(query, (str(LOCK_TIMEOUT_MS),))
+            # Several are locked one after the other: whoever alters them may do so as well.
+            wait_ms = below_deadlock_timeout(conn, LOCK_TIMEOUT_MS)
+            conn.execute("SELECT set_config('lock_timeout', %s, true)", (str(wait_ms),))
             _keep(conn, names, oids)
     except psycopg.errors.LockNotAvailable:
         return
