@@ -10,9 +10,10 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from tailrace.capture.drains.passed_marks import PassedMarks
 from tailrace.capture.hybrid.handover import SHADOWS_MAX
 from tailrace.postgres.buffer import buffer
-from tailrace.postgres.quote import identifier, statement
+from tailrace.postgres.quote import identifier, qualified, statement
 from tailrace.storage import FileStore
 from tests.capture.hybrid.test_handover import modes, published, trigger_states
 from tests.capture.running import Running, hybrid, settings
@@ -171,3 +172,29 @@ def test_a_table_that_was_left_in_the_publication_for_comparisons_does_not_stay_
         capture.wait_for_stream()
         source.execute("CREATE PUBLICATION tailrace_main_shadow FOR TABLE t")
         capture.wait_until(lambda: "tailrace_main_shadow" not in dict(published(source)))
+
+
+@pytest.mark.parametrize("is_meant", [True, False])
+def test_a_table_that_is_let_go_is_not_published_until_its_buffer_is_empty(
+    database: Database,
+    source: psycopg.Connection,
+    store: FileStore,
+    monkeypatch: pytest.MonkeyPatch,
+    is_meant: bool,
+) -> None:
+    """That may take as long as the stream is behind; without its key nobody could update it."""
+    monkeypatch.setattr(PassedMarks, "turn", lambda *_: 0)
+    by_trigger = settings(database.dsn, hybrid=hybrid("auto", tables={"public.t": "trigger"}))
+    with Running(by_trigger, store) as capture:
+        capture.wait_until(lambda: modes(source) == {"t": "TRIGGER"})
+    told = settings(database.dsn, hybrid=hybrid("auto", shadow_s=120.0))
+    with Running(told, store) as capture:
+        capture.wait_until(lambda: ("tailrace_main_shadow", "t") in published(source))
+        source.execute("INSERT INTO t VALUES (1, 'waits')")
+        source.execute("ALTER TABLE t DROP CONSTRAINT t_pkey")
+        if not is_meant:
+            source.execute("CREATE SCHEMA other")
+            source.execute("ALTER TABLE t SET SCHEMA other")
+        capture.wait_until(lambda: ("tailrace_main_shadow", "t") not in published(source))
+        name = qualified("public" if is_meant else "other", "t")
+        source.execute(statement("UPDATE {} SET v = 'after'", name))

@@ -92,7 +92,7 @@ class Handover:
         if not self.tries.has_time(table.oid):
             return
         self.pass_barrier(conn, table, rules, roll)
-        self._end_shadow(table.oid)
+        self.end_shadow(table.oid)
 
     def close(self) -> None:
         """Leave nothing behind."""
@@ -103,13 +103,13 @@ class Handover:
         stays published, and nothing else, whoever has left it there.
         """
         for oid in [oid for oid, shadow in self.shadows.items() if shadow.has_ended]:
-            self._end_shadow(oid)
+            self.end_shadow(oid)
         withdraw_but(conn, self.names, self.shadows, leader_pid=self.leader_pid)
 
     def end_shadows_but(self, oids: Collection[int]) -> None:
         """End the comparisons of all tables but these: their slots would keep back WAL for ever."""
         for oid in self.shadows.keys() - set(oids):
-            self._end_shadow(oid)
+            self.end_shadow(oid)
 
     def _is_compared(self, conn: Connection, table: TableInfo, rules: TableRules) -> bool:
         """Whether both captures have agreed for long enough; if they do not, it is given up."""
@@ -122,13 +122,14 @@ class Handover:
         try:
             difference = shadow.look()
         except BaseException:
-            self._end_shadow(table.oid)
+            self.end_shadow(table.oid)
             raise
         if difference:
             self.fall_back(conn, table, f"shadow differs: {difference}", rules)
         return not difference and time.monotonic() >= shadow.began + rules.shadow_s
 
-    def _end_shadow(self, oid: int) -> None:
+    def end_shadow(self, oid: int) -> None:
+        """End the comparison of a table, if there is one."""
         shadow = self.shadows.pop(oid, None)
         if shadow is not None:
             shadow.close()
@@ -149,7 +150,7 @@ class Handover:
     def _stay(self, conn: Connection, table: TableInfo, *, error: str | None) -> None:
         """With the triggers: nothing has been switched off, which is made sure of first."""
         self._must_be_in_force(conn, table, "stay with its triggers")
-        self._end_shadow(table.oid)
+        self.end_shadow(table.oid)
         with as_leader(conn, self.names.slot, self.leader_pid):
             self._set_mode(conn, table, Mode.TRIGGER, error=error)
         failpoint("handover.after_fall_back")

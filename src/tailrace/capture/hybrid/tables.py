@@ -150,6 +150,7 @@ class HybridTables:
         for oid, tracked in captured.tracked.items():
             left = living.get(oid)
             if left is None or not (left.is_table and selection.means(left)):
+                self._handover.end_shadow(oid)
                 try:
                     self._upkeep.let_go(conn, tracked, left)
                 except NotLeading:
@@ -173,6 +174,8 @@ class HybridTables:
             if roll is not None:
                 self._published(conn, table, roll, wanted, tracked)
             elif tracked is not None and wanted.blocker is not None:
+                # Now: its buffer may not be empty for long.
+                self._handover.end_shadow(table.oid)
                 self._upkeep.let_go(conn, tracked, table)
                 return self._new(conn, table, wanted)
             elif tracked is None or not by_trigger:
