@@ -17,7 +17,7 @@ from tailrace.capture.drains.drain import Drainer
 from tailrace.capture.drains.leader import DrainLeader
 from tailrace.capture.drains.slot_begin import begin_slot
 from tailrace.capture.hybrid.handover import Handover
-from tailrace.capture.hybrid.on_record import Task
+from tailrace.capture.hybrid.on_record import Captured, OnRecord, Task
 from tailrace.capture.hybrid.shadow import Shadow
 from tailrace.capture.hybrid.tables import HybridTables
 from tailrace.capture.hybrid.trouble import Trouble
@@ -181,6 +181,21 @@ def test_f082_triggers_are_not_put_back_on_a_table_that_was_handed_over_since_it
     assert trigger_states(source, "t") == ["D", "D"]
     assert modes(source) == {"t": "WAL"}
     assert wanted_bases(store, newest_positions(store)) == {}
+
+
+def test_f082_a_table_that_went_back_since_it_was_looked_at_is_not_put_on_record_as_from_the_wal(
+    source: psycopg.Connection, store: FileStore, conn: Connection, leader: int
+) -> None:
+    """It would be published once more, beside triggers that are in force."""
+    (table,), (whole, _) = tables_matching(conn, ["public.t"]), rolls_of(NAMES)
+    handover = Handover(store, NAMES, leader, no_shadow)
+    with pytest.raises(SourceError, match="has gone back to triggers by now"):
+        handover.put_right(conn, table, whole)
+    selection, rules = Selection(["public.t"]), hybrid("auto")
+    task = Task(source.info.dsn, NAMES, selection, rules, leader_pid=leader, has_slot=True)
+    tracked = read_tracked(conn, NAMES.slot)
+    OnRecord(task).put(conn, Captured({table.oid: whole}, tracked))
+    assert modes(source) == {"t": "TRIGGER"}
 
 
 def test_f082_nothing_is_dropped_of_a_table_that_went_back_since_it_was_looked_at(

@@ -24,6 +24,7 @@ from tailrace.capture.roll import (
     Roll,
     buffer_roll,
     check_membership,
+    is_published,
     publish_buffer,
     record_as_planned,
 )
@@ -190,9 +191,12 @@ class Handover:
 
     def put_right(self, conn: Connection, table: TableInfo, roll: Roll) -> None:
         """Set the row of a table that the WAL gives to say so, whatever a leader that came late has
-        made of it.
+        made of it. Raises SourceError if it came late itself, between looks at the publication and
+        at the row: then the table has gone back, and would be published beside its triggers.
         """
         with as_leader(conn, self.names.slot, self.leader_pid):
+            if not is_published(conn, self.names, table.oid):
+                raise SourceError("it has gone back to triggers by now", retry=True)
             self._set_mode(conn, table, Mode.WAL, publication=roll.publication)
         logger.warning("table is on record as it is again table=%s mode=WAL", table.qualified)
 

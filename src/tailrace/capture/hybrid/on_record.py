@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from tailrace.capture.modes import HybridSettings
 from tailrace.capture.news import News
-from tailrace.capture.roll import Roll
+from tailrace.capture.roll import Roll, is_published
 from tailrace.control.schema import installed_version
 from tailrace.control.streams import patterns_of_streams
 from tailrace.control.tracking import (
@@ -126,6 +126,9 @@ class OnRecord:
     def _show(self, conn: Connection, table: TableInfo, publication: str) -> None:
         source = self._task.names.slot
         with self._leading(conn):
+            # Who led before may have brought it back between looks at the publication and the row.
+            if not is_published(conn, self._task.names, table.oid):
+                return
             track(conn, table, source=source, mode=Mode.WAL)
             set_mode(conn, table.oid, Mode.WAL, source=source, slot=source, publication=publication)
 
