@@ -22,6 +22,7 @@ from tailrace.capture.hybrid.shadow import Shadow
 from tailrace.capture.hybrid.tables import HybridTables
 from tailrace.capture.hybrid.trouble import Trouble
 from tailrace.capture.hybrid.upkeep import TriggerUpkeep
+from tailrace.capture.hybrid.wanting import Means, Wanted
 from tailrace.capture.leader import Leader
 from tailrace.capture.origin import Attachment
 from tailrace.capture.roll import Roll, check_membership, remake_publications, rolls_of
@@ -196,6 +197,22 @@ def test_f082_a_table_that_went_back_since_it_was_looked_at_is_not_put_on_record
     tracked = read_tracked(conn, NAMES.slot)
     OnRecord(task).put(conn, Captured({table.oid: whole}, tracked))
     assert modes(source) == {"t": "TRIGGER"}
+
+
+@pytest.mark.parametrize("means", [Means.WAL, Means.TRIGGER])
+def test_f082_a_table_is_not_taken_up_beside_what_captures_it_since_it_was_looked_at(
+    database: Database, source: psycopg.Connection, store: FileStore, conn: Connection, means: Means
+) -> None:
+    take_up(database, source, store, "TRIGGER" if means is Means.WAL else "WAL")
+    (table,), before = tables_matching(conn, ["public.t"]), published(source)
+    selection, rules = Selection(["public.t"]), hybrid("auto")
+    with closing(LockSession(database.dsn)) as session:
+        assert session.try_lock(NAMES.slot)
+        task = Task(database.dsn, NAMES, selection, rules, leader_pid=session.pid, has_slot=True)
+        refusal = HybridTables(store, task)._new(conn, table, Wanted(means))
+    assert refusal is not None and refusal.is_passing
+    assert published(source) == before
+    assert trigger_states(source, "t") == (["A", "A"] if means is Means.WAL else [])
 
 
 def test_f082_nothing_is_dropped_of_a_table_that_went_back_since_it_was_looked_at(

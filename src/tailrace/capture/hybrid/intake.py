@@ -11,7 +11,7 @@ import logging
 
 from tailrace.capture.membership import Refusal, put_empty_base
 from tailrace.capture.modes import TableRules
-from tailrace.capture.roll import buffer_roll, check_membership, publish_buffer
+from tailrace.capture.roll import buffer_roll, check_membership, is_published, publish_buffer
 from tailrace.capture.watch import begin_watch
 from tailrace.control.schema import migrate
 from tailrace.control.tracking import Mode, claim, set_mode
@@ -73,16 +73,19 @@ class TriggerIntake:
     def _install(self, conn: Connection, table: TableInfo, rules: TableRules) -> EmptyTable | None:
         roll, source = buffer_roll(self._names), self._names.slot
         barrier = Barrier(conn, source, self._leader_pid, rules.lock_timeout_ms)
-        is_published = fingerprint(conn, roll.publication) is not None
+        has_roll = fingerprint(conn, roll.publication) is not None
         with barrier.locked(table):
+            # Whoever led before may have done that when this turn had looked.
+            if is_published(conn, self._names, table.oid):
+                raise SourceError("is published by now", retry=True)
             claim(conn, table, source=source, mode=Mode.TRIGGER)
             install_triggers(conn, table, lock_timeout_ms=rules.lock_timeout_ms)
             set_mode(conn, table.oid, Mode.TRIGGER, source=source)
-            if is_published:
+            if has_roll:
                 publish_buffer(conn, self._store, roll, table.oid)
             begin_watch(conn, self._store, table.oid, by_trigger=True)
             empty = empty_table(conn, table)
         failpoint("intake.after_commit")
-        if is_published:
+        if has_roll:
             check_membership(conn, self._store, roll)
         return empty

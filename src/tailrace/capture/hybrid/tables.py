@@ -217,13 +217,23 @@ class HybridTables:
         match wanted.means:
             case Means.WAL:
                 membership = Membership(conn, self._store, self._roll(table))
-                return membership.take_up_one(table, check=self._must_lead(conn))
+                check = partial(self._may_publish, conn, table.oid)
+                return membership.take_up_one(table, check=check)
             case Means.TRIGGER:
                 return self._intake.take_up(conn, table, self._task.hybrid.of(table))
         assert wanted.blocker is not None
         # Where a slot can be had, one begins as soon as the tables have been looked at.
         is_passing = wanted.waits_for_slot and self._can_have_slot(conn)
         return Refusal(table, wanted.blocker.message, wanted.blocker.fix, is_passing=is_passing)
+
+    def _may_publish(self, conn: Connection, oid: int) -> None:
+        """Whoever led before may have put triggers on it when this turn had looked. He held the
+        lock that we have by now.
+        """
+        self._must_lead(conn)()
+        row = read_tracked(conn, self._task.names.slot).get(oid)
+        if row is not None and row.mode is not Mode.WAL:
+            raise SourceError("has triggers by now", retry=True)
 
     def _can_have_slot(self, conn: Connection) -> bool:
         return can_use_logical_replication(conn, self._task.names).can
