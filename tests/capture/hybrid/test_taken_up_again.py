@@ -12,6 +12,7 @@ from tailrace.capture.hybrid.intake import TriggerIntake
 from tailrace.capture.membership import Membership
 from tailrace.capture.roll import rolls_of
 from tailrace.capture.watch import begin_watch
+from tailrace.control.schema import remove
 from tailrace.log.bases import newest_positions
 from tailrace.log.wanted import wanted_bases
 from tailrace.model import Lsn
@@ -53,6 +54,21 @@ def by_wal(database: Database, store: FileStore) -> None:
     with connect(database.dsn) as conn:
         (table,) = tables_matching(conn, ["public.t"])
         assert Membership(conn, store, rolls_of(NAMES)[0]).take_up_one(table) is None
+
+
+def test_table_is_taken_up_by_triggers_though_another_source_has_removed_the_schema_meanwhile(
+    database: Database, source: psycopg.Connection, store: FileStore
+) -> None:
+    with Running(settings(database.dsn, "public.t", hybrid=hybrid("auto")), store) as capture:
+        capture.wait_for_stream()
+    source.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    rules = hybrid("trigger").rules
+    with connect(database.dsn) as conn, leading(database.dsn) as pid:
+        intake = TriggerIntake(store, NAMES, pid)
+        assert intake.has_schema(conn)
+        remove(conn)
+        (table,) = tables_matching(conn, ["public.u"])
+        assert intake.take_up(conn, table, rules) is None
 
 
 @pytest.mark.parametrize("take_up", [by_triggers, by_wal])

@@ -13,7 +13,7 @@ from tailrace.capture.membership import Refusal, put_empty_base
 from tailrace.capture.modes import TableRules
 from tailrace.capture.roll import buffer_roll, check_membership, is_published, publish_buffer
 from tailrace.capture.watch import begin_watch
-from tailrace.control.schema import migrate
+from tailrace.control.schema import installed_version, migrate
 from tailrace.control.tracking import Mode, claim, set_mode
 from tailrace.errors import NotLeading, SchemaError, SourceError
 from tailrace.failpoint import failpoint
@@ -50,7 +50,8 @@ class TriggerIntake:
         return True
 
     def _migrate(self, conn: Connection) -> None:
-        if not self._is_migrated:
+        # A teardown of another source may have removed it since.
+        if not (self._is_migrated and installed_version(conn)):
             migrate(conn)
             self._is_migrated = True
 
