@@ -1,0 +1,42 @@
+"""Lives of streams to a queue, each with redrives, deaths, stops and refusals at random: in the end
+everything has come, and nothing older stands behind what is newer.
+
+`SEEDS=0:100000` runs other seeds than the usual ones.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+import pytest
+
+from tests.sinks.queue.simulation import Simulation
+
+GROUPS = 8
+
+
+@pytest.fixture(autouse=True)
+def exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One clock, by which the queue is asked for nothing that need not be; and one who serves."""
+    monkeypatch.setattr("tailrace.sinks.queue.sink.CLOCKS_S", 0.0)
+    monkeypatch.setattr("tailrace.sinks.queue.sink.REQUESTS_S", 1000.0)
+    logging.getLogger("tailrace").setLevel(logging.CRITICAL)
+
+
+def seeds() -> range:
+    first, _, last = os.environ.get("SEEDS", "0:400").partition(":")
+    return range(int(first), int(last))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_f081_f097_everything_comes_in_order_whatever_is_refused_redriven_stopped_and_killed(
+    group: int,
+) -> None:
+    for seed in seeds()[group::GROUPS]:
+        try:
+            Simulation(seed).run()
+        except AssertionError as error:
+            error.add_note(f"seed {seed}")
+            raise
