@@ -11,9 +11,10 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Final
 
 import pyarrow as pa
@@ -253,18 +254,30 @@ def _rows(messages: Sequence[Message], stream: str) -> pa.Table:
         {
             "key": [each.key.encode() or None for each in messages],
             "value": [each.payload for each in messages],
-            "headers": [_headers(each, stream) for each in messages],
+            "headers": _headers(messages, stream),
         },
         schema=_SCHEMA,
     )
 
 
-def _headers(message: Message, stream: str) -> list[tuple[str, bytes]]:
-    found = {EVENT_ID: message.event_id, STREAM: stream, TABLE: message.table}
-    found[BATCH] = str(message.sequence)
-    if message.replay:
-        found[REPLAY] = message.replay
-    return [(name, value.encode()) for name, value in found.items()]
+def _headers(messages: Sequence[Message], stream: str) -> pa.ListArray[pa.ListScalar[pa.StructType]]:
+    """Those of each message, by the column: lists of pairs take twice as long as all of this."""
+    columns: dict[str, Iterable[str]] = {
+        EVENT_ID: (each.event_id for each in messages),
+        STREAM: repeat(stream),
+        TABLE: (each.table for each in messages),
+        BATCH: (str(each.sequence) for each in messages),
+    }
+    if replays := [each.replay for each in messages if each.replay]:
+        assert len(replays) == len(messages), "a sink sends for its stream or for replays"
+        columns[REPLAY] = replays
+    values = [value for row in zip(*columns.values(), strict=False) for value in row]
+    pairs = pa.StructArray.from_arrays(
+        [pa.array(list(columns) * len(messages)), pa.array(values, pa.string()).cast(pa.binary())],
+        names=["key", "value"],
+    )
+    ends = pa.array(range(0, len(values) + 1, len(columns)), pa.int32())
+    return pa.ListArray.from_arrays(ends, pairs)
 
 
 def _ms(time_s: float) -> str:
