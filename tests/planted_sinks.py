@@ -113,6 +113,20 @@ SINK_MUTANTS: Final = (
         ("tests/sinks/queue/test_redrive.py",),
     ),
     Mutant(
+        "the letters of a batch that was interrupted do not go over to the next run",
+        "sinks/letters/dead_letter.py",
+        "        theirs = [name for name in self.names() if name.sequence >= sequence]\n",
+        "        theirs: list[LetterName] = []\n",
+        ("tests/sinks/queue/test_simulation.py",),
+    ),
+    Mutant(
+        "a message beyond the frontier counts as settled",
+        "sinks/queue/passage.py",
+        "if first + at < max(self.saved, self.frontier)\n",
+        "if first + at < max(self.saved, self.frontier) + 1\n",
+        ("tests/sinks/queue/test_simulation.py",),
+    ),
+    Mutant(
         "a TRUNCATE comes again behind a letter that was redriven",
         "sinks/queue/passage.py",
         "        if message.is_barrier and table in touched:\n",
