@@ -260,7 +260,9 @@ def _rows(messages: Sequence[Message], stream: str) -> pa.Table:
     )
 
 
-def _headers(messages: Sequence[Message], stream: str) -> pa.ListArray[pa.ListScalar[pa.StructType]]:
+def _headers(
+    messages: Sequence[Message], stream: str
+) -> pa.ListArray[pa.ListScalar[pa.StructType]]:
     """Those of each message, by the column: lists of pairs take twice as long as all of this."""
     columns: dict[str, Iterable[str]] = {
         EVENT_ID: (each.event_id for each in messages),
