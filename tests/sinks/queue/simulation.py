@@ -12,7 +12,7 @@ import threading
 import time
 from bisect import bisect
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from random import Random
@@ -25,8 +25,8 @@ from tailrace.sinks.letters.failure import Failure, Kind
 from tailrace.sinks.letters.message import TABLE_LANE, Message, sequence_of
 from tailrace.sinks.letters.redrive import Request, Requests
 from tailrace.sinks.queue.sender import RequestLimits, Sender, Sought
-from tailrace.storage import Data, MemoryStore
-from tailrace.storage.store import Entries
+from tailrace.storage import MemoryStore
+from tests.log.faulty_store import WatchedStore
 from tests.sinks.queue.servers import STREAM, open_queue
 from tests.sinks.source import Source, batch_of, load_of
 
@@ -37,36 +37,15 @@ TRIES_MAX: Final = 8
 """In the last of them nobody dies and nothing fails in passing."""
 
 
-class MortalStore:
-    """The store as one process sees it: nothing of a dead one gets there."""
+class Process:
+    """One that delivers, and its view of the store: nothing of a dead one gets there."""
 
     def __init__(self, store: MemoryStore) -> None:
-        self._store = store
         self.is_dead = False
+        self.store = WatchedStore(store, before=self._check)
 
-    @property
-    def url(self) -> str:
-        return self._store.url
-
-    def put_new(self, key: str, data: Data, *, is_bulk: bool = False) -> None:
-        self._check()
-        self._store.put_new(key, data, is_bulk=is_bulk)
-
-    def get(self, key: str, *, start: int = 0, length: int | None = None) -> bytes:
-        return self._store.get(key, start=start, length=length)
-
-    def list(self, prefix: str, *, after: str = "") -> Entries:
-        return self._store.list(prefix, after=after)
-
-    def sync(self, prefix: str) -> None:
-        self._store.sync(prefix)
-
-    def delete(self, keys: Iterable[str]) -> None:
-        self._check()
-        self._store.delete(keys)
-
-    def _check(self) -> None:
-        if self.is_dead:
+    def _check(self, what: str, _: str) -> None:
+        if self.is_dead and what in ("put", "delete"):
             raise StoreError("this process is dead")
 
 
@@ -87,7 +66,7 @@ class MemoryQueue:
         self.message_count = random.choice([1, 3, 8])
         self.poison = self.hiccups = 0.0
         self.life_requests: int | None = None
-        self.process: MortalStore | None = None
+        self.process: Process | None = None
         self.received: list[tuple[float, Message]] = []
 
     def sender(self, stream: str = STREAM) -> Sender:
@@ -170,10 +149,10 @@ class Simulation:
 
     def _begin_run(self) -> None:
         take_epoch(self._store, STREAM, node="")
-        self._process = self._queue.process = MortalStore(self._store)
+        self._process = self._queue.process = Process(self._store)
         self._queue.life_requests = None
         self._is_stopped = False
-        self._sink = open_queue(self._queue, self._process, window_count=self._window)
+        self._sink = open_queue(self._queue, self._process.store, window_count=self._window)
 
     def _end_run(self, *, is_killed: bool) -> None:
         self._process.is_dead |= is_killed

@@ -25,7 +25,7 @@ def exactly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def seeds() -> range:
-    first, _, last = os.environ.get("SEEDS", "0:400").partition(":")
+    first, _, last = os.environ.get("SEEDS", "0:200").partition(":")
     return range(int(first), int(last))
 
 
