@@ -6,7 +6,6 @@ everything has come, and nothing older stands behind what is newer.
 
 from __future__ import annotations
 
-import logging
 import os
 
 import pytest
@@ -21,7 +20,6 @@ def exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     """One clock, by which the queue is asked for nothing that need not be; and one who serves."""
     monkeypatch.setattr("tailrace.sinks.queue.sink.CLOCKS_S", 0.0)
     monkeypatch.setattr("tailrace.sinks.queue.sink.REQUESTS_S", 1000.0)
-    logging.getLogger("tailrace").setLevel(logging.CRITICAL)
 
 
 def seeds() -> range:
