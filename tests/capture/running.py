@@ -185,10 +185,19 @@ def wait_acknowledged(running: Running, connection: psycopg.Connection) -> None:
     running.wait_until(lambda: confirmed(connection) >= end)
 
 
+def published(connection: psycopg.Connection) -> set[tuple[str, str]]:
+    """The publications and the tables that they name.
+
+    Not by pg_publication_tables: it opens each table, and fails if one is dropped meanwhile.
+    """
+    query = """SELECT pubname, relname FROM pg_publication_rel r
+                 JOIN pg_publication p ON p.oid = r.prpubid JOIN pg_class c ON c.oid = r.prrelid"""
+    return set(connection.execute(query).fetchall())
+
+
 def is_published(connection: psycopg.Connection, table: str) -> bool:
     """Whether capture has taken the table up."""
-    query = "SELECT count(*) FROM pg_publication_tables WHERE tablename = %s"
-    return connection.execute(query, [table]).fetchone() == (1,)
+    return len([name for _, name in published(connection) if name == table]) == 1
 
 
 def confirmed(connection: psycopg.Connection, slot: str = NAMES.slot) -> Lsn:

@@ -25,6 +25,7 @@ from tests.capture.oracle import assert_equal, read_changes
 from tests.capture.running import (
     Running,
     is_published,
+    published,
     settings,
     wait_caught_up,
 )
@@ -475,5 +476,4 @@ def test_f052_of_a_keyless_table_inserts_alone_are_taken_where_that_is_asked_for
 
 
 def _publications(source: psycopg.Connection, table: str) -> list[str]:
-    query = "SELECT pubname::text FROM pg_publication_tables WHERE tablename = %s"
-    return [name for (name,) in source.execute(query, [table])]
+    return [publication for publication, name in published(source) if name == table]

@@ -26,9 +26,9 @@ from tailrace.postgres.slot import drop_slot
 from tailrace.status import State, gather
 from tailrace.storage import FileStore, Store
 from tests.bases.taking import take
-from tests.capture.hybrid.test_handover import modes, published, trigger_states
+from tests.capture.hybrid.test_handover import modes, trigger_states
 from tests.capture.oracle import assert_equal, read_changes
-from tests.capture.running import Running, hybrid, settings, wait_until
+from tests.capture.running import Running, hybrid, published, settings, wait_until
 from tests.capture.tracked import oid_of
 from tests.server import VERSIONS, Database, Server, ServerFactory
 

@@ -15,8 +15,8 @@ from tailrace.capture.hybrid.handover import SHADOWS_MAX
 from tailrace.postgres.buffer import buffer
 from tailrace.postgres.quote import identifier, qualified, statement
 from tailrace.storage import FileStore
-from tests.capture.hybrid.test_handover import modes, published, trigger_states
-from tests.capture.running import Running, hybrid, settings
+from tests.capture.hybrid.test_handover import modes, trigger_states
+from tests.capture.running import Running, hybrid, published, settings
 from tests.server import Database, both_versions
 
 pytestmark = both_versions

@@ -22,9 +22,9 @@ from tailrace.postgres.catalog import TableInfo
 from tailrace.postgres.selection import Selection
 from tailrace.postgres.session import Connection
 from tailrace.storage import FileStore
-from tests.capture.hybrid.test_handover import modes, published, trigger_states
+from tests.capture.hybrid.test_handover import modes, trigger_states
 from tests.capture.oracle import assert_equal, read_changes
-from tests.capture.running import NAMES, Running, hybrid, settings, wait_caught_up
+from tests.capture.running import NAMES, Running, hybrid, published, settings, wait_caught_up
 from tests.capture.tracked import buffer_of, oid_of
 from tests.disk import small_disk
 from tests.server import Database

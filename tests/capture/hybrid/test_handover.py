@@ -24,7 +24,7 @@ from tailrace.postgres.slot import drop_slot
 from tailrace.storage import FileStore
 from tests.capture.draining import leading
 from tests.capture.oracle import assert_equal, read_changes
-from tests.capture.running import NAMES, Running, hybrid, settings, wait_caught_up
+from tests.capture.running import NAMES, Running, hybrid, published, settings, wait_caught_up
 from tests.capture.tracked import oid_of
 from tests.server import Database, both_versions
 
@@ -62,11 +62,6 @@ def trigger_states(source: psycopg.Connection, table: str) -> list[str]:
 def alerts(source: psycopg.Connection) -> list[str]:
     query = "SELECT reason FROM tailrace.check_cdc_health() WHERE alert"
     return [reason for (reason,) in source.execute(query).fetchall()]
-
-
-def published(source: psycopg.Connection) -> set[tuple[str, str]]:
-    query = "SELECT pubname, tablename FROM pg_publication_tables"
-    return set(source.execute(query).fetchall())
 
 
 def test_with_a_replica_identity_a_table_goes_straight_to_the_wal(

@@ -17,7 +17,7 @@ from tailrace.postgres.frames import Frames
 from tailrace.postgres.lock_session import LockSession
 from tailrace.postgres.publication import fingerprint
 from tests.capture.drains.test_slot_cycle import make_source
-from tests.capture.running import NAMES, wait_until
+from tests.capture.running import NAMES, published, wait_until
 from tests.capture.tracked import oid_of
 from tests.server import VERSIONS, Servers
 
@@ -47,8 +47,7 @@ def begin(conn: psycopg.Connection, leader: LockSession) -> Shadow:
 
 def compared_tables(conn: psycopg.Connection) -> list[str]:
     """Those in the publication for comparisons."""
-    query = "SELECT tablename FROM pg_publication_tables WHERE pubname = %s ORDER BY 1"
-    return [name for (name,) in conn.execute(query, (NAMES.shadow,))]
+    return sorted(name for publication, name in published(conn) if publication == NAMES.shadow)
 
 
 def slot_count(conn: psycopg.Connection) -> int:

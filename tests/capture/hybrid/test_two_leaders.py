@@ -43,8 +43,16 @@ from tailrace.postgres.slot import drop_slot, read_slot
 from tailrace.postgres.snapshot import Patience
 from tailrace.postgres.triggers import drop_triggers
 from tailrace.storage import FileStore, Store
-from tests.capture.hybrid.test_handover import modes, published, trigger_states
-from tests.capture.running import NAMES, PATIENCE_S, Running, hybrid, settings, wait_caught_up
+from tests.capture.hybrid.test_handover import modes, trigger_states
+from tests.capture.running import (
+    NAMES,
+    PATIENCE_S,
+    Running,
+    hybrid,
+    published,
+    settings,
+    wait_caught_up,
+)
 from tests.capture.tracked import buffer_of, oid_of
 from tests.server import Database
 

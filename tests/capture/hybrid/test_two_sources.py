@@ -23,9 +23,9 @@ from tailrace.postgres.session import connect
 from tailrace.postgres.slot import drop_slot, read_slot
 from tailrace.storage import FileStore
 from tests.capture.draining import leading
-from tests.capture.hybrid.test_handover import alerts, modes, published, trigger_states
+from tests.capture.hybrid.test_handover import alerts, modes, trigger_states
 from tests.capture.oracle import assert_equal, read_changes
-from tests.capture.running import NAMES, Running, hybrid, settings, wait_caught_up
+from tests.capture.running import NAMES, Running, hybrid, published, settings, wait_caught_up
 from tests.capture.tracked import buffered_count, oid_of, track
 from tests.server import Database
 
