@@ -9,13 +9,16 @@ import psycopg
 import pytest
 
 from tailrace.capture.buffers.shapes import BufferShapes
-from tailrace.capture.hybrid import shadow
+from tailrace.capture.hybrid import shadow, shadow_publication
 from tailrace.capture.hybrid.shadow import Shadow
+from tailrace.capture.hybrid.shadow_publication import withdraw_but
 from tailrace.errors import NotLeading, SourceError
 from tailrace.postgres.catalog import read_tables
 from tailrace.postgres.frames import Frames
 from tailrace.postgres.lock_session import LockSession
 from tailrace.postgres.publication import fingerprint
+from tailrace.postgres.quote import SourceNames
+from tailrace.postgres.session import Connection, connect
 from tests.capture.drains.test_slot_cycle import make_source
 from tests.capture.running import NAMES, published, wait_until
 from tests.capture.tracked import oid_of
@@ -115,6 +118,70 @@ def test_f082_a_late_leader_takes_no_table_out_that_is_compared_by_the_one_who_l
         assert (compared.look(), compared.compared) == ("", 1)
         compared.close()
     assert compared_tables(conn) == []
+
+
+def test_f082_who_wakes_up_while_he_withdraws_a_table_takes_out_none_that_is_compared_by_now(
+    conn: psycopg.Connection, leader: LockSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody led when he looked, and the publication had no other table."""
+    late, members = begin(conn, leader), shadow_publication._members
+    leader.unlock(NAMES.slot)
+    with closing(LockSession(conn.info.dsn)) as successor:
+        compared: list[Shadow] = []
+
+        def hang(session: Connection, names: SourceNames) -> dict[int, psycopg.sql.Identifier]:
+            monkeypatch.undo()
+            found = members(session, names)
+            assert successor.try_lock(NAMES.slot)
+            compared.append(begin(conn, successor))
+            return found
+
+        monkeypatch.setattr(shadow_publication, "_members", hang)
+        late.close()
+        conn.execute("INSERT INTO t VALUES (1, 'one')")
+        assert (compared[0].look(), compared[0].compared) == ("", 1)
+        assert compared_tables(conn) == ["t"]
+        compared[0].close()
+
+
+@pytest.mark.parametrize(
+    ("held", "left"),
+    [
+        ("LOCK TABLE public.x IN SHARE UPDATE EXCLUSIVE MODE", ["t", "x"]),
+        ("DROP TABLE public.x", ["t", "x"]),
+    ],
+)
+def test_a_table_that_somebody_holds_keeps_no_other_published(
+    conn: psycopg.Connection, leader: LockSession, held: str, left: list[str]
+) -> None:
+    conn.execute("CREATE TABLE x (id int PRIMARY KEY)")
+    conn.execute("CREATE TABLE y (id int PRIMARY KEY)")
+    compared = begin(conn, leader)
+    conn.execute("ALTER PUBLICATION tailrace_main_shadow ADD TABLE x, y")
+    with connect(conn.info.dsn) as owner, connect(conn.info.dsn) as session, owner.transaction():
+        owner.execute(held.encode())
+        withdraw_but(session, NAMES, [oid_of(conn, "public.t")], leader_pid=leader.pid)
+        assert compared_tables(conn) == left
+    withdraw_but(conn, NAMES, [oid_of(conn, "public.t")], leader_pid=leader.pid)
+    assert compared_tables(conn) == ["t"]
+    compared.close()
+
+
+@pytest.mark.parametrize(
+    ("held", "left"), [("ALTER TABLE public.x ADD v int", []), ("DROP TABLE public.x", ["x"])]
+)
+def test_whoever_alters_or_drops_a_table_that_was_left_behind_holds_up_no_turn(
+    conn: psycopg.Connection, leader: LockSession, held: str, left: list[str]
+) -> None:
+    conn.execute("CREATE TABLE x (id int PRIMARY KEY)")
+    conn.execute("CREATE PUBLICATION tailrace_main_shadow FOR TABLE x")
+    with connect(conn.info.dsn) as owner, connect(conn.info.dsn) as session:
+        with owner.transaction():
+            owner.execute(held.encode())
+            withdraw_but(session, NAMES, (), leader_pid=leader.pid)
+            assert compared_tables(conn) == left
+        withdraw_but(session, NAMES, (), leader_pid=leader.pid)
+    assert fingerprint(conn, NAMES.shadow) is None
 
 
 def test_who_has_led_leaves_no_table_in_the_publication_if_nobody_leads(

@@ -7,7 +7,8 @@ the next turn of whoever leads.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Set
+from contextlib import suppress
 from typing import Final
 
 import psycopg
@@ -15,13 +16,13 @@ import psycopg
 from tailrace.errors import NotLeading
 from tailrace.postgres import leading
 from tailrace.postgres.catalog import TableInfo
-from tailrace.postgres.publication import drop_publication, fingerprint
+from tailrace.postgres.publication import fingerprint
 from tailrace.postgres.quote import SourceNames, identifier, qualified, statement
 from tailrace.postgres.session import Connection
 from tailrace.postgres.table_lock import below_deadlock_timeout
 
 LOCK_TIMEOUT_MS: Final = 100
-"""How long a turn waits for whoever alters a table that is to leave; there will be another."""
+"""How long a turn waits for whoever alters or drops a table that is to leave; another will come."""
 
 _MEMBERS: Final = """
 SELECT r.prrelid::bigint, n.nspname::text, c.relname::text
@@ -48,43 +49,49 @@ def publish(conn: Connection, names: SourceNames, table: TableInfo, *, leader_pi
 
 def withdraw(conn: Connection, names: SourceNames, oid: int, *, leader_pid: int) -> None:
     """Take a table, whatever it is called by now, out of it; the last one takes the publication
-    along. If nobody leads any more that is done as well. Raises NotLeading, SourceError,
-    psycopg.Error.
+    along. If nobody leads any more that is done as well. Raises NotLeading, psycopg.Error.
     """
     with conn.transaction():
-        if leading.leader_pid(conn, names.slot) not in (leader_pid, None):
-            raise NotLeading("another process leads by now")
-        _keep(conn, names, _members(conn, names).keys() - {oid})
+        _must_not_lead_elsewhere(conn, names, leader_pid)
+        _take_out(conn, names, {oid})
+        # Whoever leads by now may have made it anew, for comparisons of his own.
+        _must_not_lead_elsewhere(conn, names, leader_pid)
 
 
 def withdraw_but(
     conn: Connection, names: SourceNames, oids: Collection[int], *, leader_pid: int
 ) -> None:
-    """Take out all tables but these; one that somebody alters just now stays for now. Raises
-    NotLeading, SourceError, psycopg.Error.
+    """Take out all tables but these; one that somebody alters or drops just now stays for now, and
+    holds up no other. Raises NotLeading, psycopg.Error.
     """
     found = fingerprint(conn, names.shadow)
-    if found is None or (oids and {each.relation_oid for each in found.members} <= set(oids)):
+    if found is None:
         return
-    try:
-        with leading.as_leader(conn, names.slot, leader_pid):
-            # Several are locked one after the other: whoever alters them may do so as well.
+    members = {each.relation_oid for each in found.members}
+    # All of them go at once if none stays: whoever alters a table does not hold that up.
+    leaving = [{oid} for oid in members - set(oids)] if members & set(oids) else [members]
+    for each in leaving:
+        with (
+            suppress(psycopg.errors.LockNotAvailable),
+            leading.as_leader(conn, names.slot, leader_pid),
+        ):
             wait_ms = below_deadlock_timeout(conn, LOCK_TIMEOUT_MS)
             conn.execute("SELECT set_config('lock_timeout', %s, true)", (str(wait_ms),))
-            _keep(conn, names, oids)
-    except psycopg.errors.LockNotAvailable:
-        return
+            _take_out(conn, names, each)
 
 
-def _keep(conn: Connection, names: SourceNames, oids: Collection[int]) -> None:
-    members = _members(conn, names)
-    if not members.keys() & set(oids):
-        # Nobody who alters a table holds this up.
-        drop_publication(conn, names.shadow)
+def _must_not_lead_elsewhere(conn: Connection, names: SourceNames, leader_pid: int) -> None:
+    if leading.leader_pid(conn, names.slot) not in (leader_pid, None):
+        raise NotLeading("another process leads by now")
+
+
+def _take_out(conn: Connection, names: SourceNames, oids: Set[int]) -> None:
+    name, members = identifier(names.shadow), _members(conn, names)
+    if members.keys() <= oids:
+        conn.execute(statement("DROP PUBLICATION IF EXISTS {}", name))
         return
-    for oid in members.keys() - set(oids):
-        query = "ALTER PUBLICATION {} DROP TABLE ONLY {}"
-        conn.execute(statement(query, identifier(names.shadow), members[oid]))
+    for oid in members.keys() & oids:
+        conn.execute(statement("ALTER PUBLICATION {} DROP TABLE ONLY {}", name, members[oid]))
 
 
 def _members(conn: Connection, names: SourceNames) -> dict[int, psycopg.sql.Identifier]:
