@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -27,7 +28,8 @@ from tailrace.capture.leader import Leader
 from tailrace.capture.origin import Attachment
 from tailrace.capture.roll import Roll, check_membership, remake_publications, rolls_of
 from tailrace.capture.slot_end import EndedStream
-from tailrace.control.tracking import Mode, Tracked, read_tracked, set_mode
+from tailrace.control.schema import migrate
+from tailrace.control.tracking import Mode, Tracked, read_tracked, set_mode, track
 from tailrace.errors import NotLeading, SourceError
 from tailrace.log import Header
 from tailrace.log.bases import newest_positions
@@ -52,6 +54,7 @@ from tests.capture.running import (
     published,
     settings,
     wait_caught_up,
+    wait_until,
 )
 from tests.capture.tracked import buffer_of, oid_of
 from tests.server import Database
@@ -94,6 +97,12 @@ def take_up(database: Database, source: psycopg.Connection, store: FileStore, mo
         capture.wait_for_stream()
         if mode == "TRIGGER":
             capture.wait_until(lambda: modes(source) == {"t": mode})
+
+
+def is_waiting(source: psycopg.Connection, conn: Connection) -> bool:
+    """For somebody's lock."""
+    query = "SELECT cardinality(pg_blocking_pids(%s)) > 0"
+    return source.execute(query, [conn.info.backend_pid]).fetchone() == (True,)
 
 
 def no_shadow(table: TableInfo) -> Shadow:
@@ -204,6 +213,48 @@ def test_f082_a_table_that_went_back_since_it_was_looked_at_is_not_put_on_record
     task = Task(source.info.dsn, NAMES, selection, rules, leader_pid=leader, has_slot=True)
     tracked = read_tracked(conn, NAMES.slot)
     OnRecord(task).put(conn, Captured({table.oid: whole}, tracked))
+    assert modes(source) == {"t": "TRIGGER"}
+
+
+@pytest.mark.parametrize("is_on_record", [False, True])
+def test_f082_a_table_that_goes_back_while_its_row_is_waited_for_is_not_from_the_wal_on_record(
+    database: Database,
+    source: psycopg.Connection,
+    store: FileStore,
+    conn: Connection,
+    is_on_record: bool,
+) -> None:
+    """A leader that came late is about to commit it, his lock is lost."""
+    take_up(database, source, store, "WAL")
+    migrate(conn)
+    (table,), (whole, _) = tables_matching(conn, ["public.t"]), rolls_of(NAMES)
+    if is_on_record:
+        track(source, table, source=NAMES.slot, mode=Mode.TRIGGER)
+    selection, rules = Selection(["public.t"]), hybrid("auto")
+    with (
+        closing(LockSession(database.dsn)) as session,
+        connect(database.dsn) as late,
+        ThreadPoolExecutor() as pool,
+    ):
+        assert session.try_lock(NAMES.slot)
+        with late.transaction():
+            late.execute("ALTER PUBLICATION tailrace_main DROP TABLE public.t")
+            track(late, table, source=NAMES.slot, mode=Mode.TRIGGER)
+            set_mode(late, table.oid, Mode.TRIGGER, source=NAMES.slot)
+            if is_on_record:
+                handover = Handover(store, NAMES, session.pid, no_shadow)
+                done: Future[object] = pool.submit(handover.put_right, conn, table, whole)
+            else:
+                pid = session.pid
+                task = Task(database.dsn, NAMES, selection, rules, leader_pid=pid, has_slot=True)
+                seen = Captured({table.oid: whole}, {})
+                done = pool.submit(OnRecord(task).put, conn, seen)
+            wait_until(lambda: is_waiting(source, conn))
+        if is_on_record:
+            with pytest.raises(SourceError, match="has gone back to triggers by now"):
+                done.result(PATIENCE_S)
+        else:
+            done.result(PATIENCE_S)
     assert modes(source) == {"t": "TRIGGER"}
 
 

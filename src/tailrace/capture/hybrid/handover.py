@@ -195,9 +195,10 @@ class Handover:
         at the row: then the table has gone back, and would be published beside its triggers.
         """
         with as_leader(conn, self.names.slot, self.leader_pid):
+            self._set_mode(conn, table, Mode.WAL, publication=roll.publication)
+            # Only now: the row has been waited for.
             if not is_published(conn, self.names, table.oid):
                 raise SourceError("it has gone back to triggers by now", retry=True)
-            self._set_mode(conn, table, Mode.WAL, publication=roll.publication)
         logger.warning("table is on record as it is again table=%s mode=WAL", table.qualified)
 
     def _must_be_caught_up(self, conn: Connection, rules: TableRules) -> None:

@@ -10,6 +10,8 @@ import logging
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
+import psycopg
+
 from tailrace.capture.modes import HybridSettings
 from tailrace.capture.news import News
 from tailrace.capture.roll import Roll, is_published
@@ -126,11 +128,11 @@ class OnRecord:
     def _show(self, conn: Connection, table: TableInfo, publication: str) -> None:
         source = self._task.names.slot
         with self._leading(conn):
-            # Who led before may have brought it back between looks at the publication and the row.
-            if not is_published(conn, self._task.names, table.oid):
-                return
             track(conn, table, source=source, mode=Mode.WAL)
             set_mode(conn, table.oid, Mode.WAL, source=source, slot=source, publication=publication)
+            # Who led before may have brought it back, and the row has been waited for.
+            if not is_published(conn, self._task.names, table.oid):
+                raise psycopg.Rollback
 
     def _describe(self, conn: Connection, tracked: dict[int, Tracked]) -> None:
         """Streams come and go; what they read is captured for as long as it is meant to be."""
