@@ -148,6 +148,22 @@ def test_what_another_source_takes_up_meanwhile_stays(
     assert read_tracked(controlled, "tailrace_other").keys() == {theirs.oid}
 
 
+def test_whoever_reads_what_is_on_record_holds_up_only_the_last_source(
+    controlled: Connection, tables: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tailrace.control.removal.PATIENCE_S", 0.0)
+    capture(controlled, "app.t")
+    track(controlled, table_of(controlled, "app.p"), source="tailrace_other", mode=Mode.WAL)
+    with connect(controlled.info.dsn) as reader, reader.transaction():
+        reader.execute("SELECT FROM tailrace.change_tracking")
+        teardown(controlled)
+        assert controlled.execute(TRIGGERS).fetchall() == []
+        with pytest.raises(SourceError, match="55P03"):
+            remove_capture(controlled, SourceNames.of("other"), keep=lambda: None)
+    remove_capture(controlled, SourceNames.of("other"), keep=lambda: None)
+    assert controlled.execute(SCHEMAS).fetchall() == []
+
+
 def test_no_source_loses_a_table_that_it_takes_up_while_the_schemas_are_removed(
     controlled: Connection, tables: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

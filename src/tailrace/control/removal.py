@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -25,12 +24,13 @@ LOCK_TIMEOUT_MS: Final = 200
 PATIENCE_S: Final = 60.0
 _PAUSE_S: Final = 0.2
 _RECORD: Final = "tailrace.change_tracking"
+_STREAMS: Final = "tailrace.streams"
 
 
 def remove_capture(conn: Connection, names: SourceNames, *, keep: Callable[[], None]) -> None:
     """Drop the triggers, buffers, streams and records of a source, and what is on no record at all;
-    whatever was done before, it is done again. `keep` is called between tries. Raises SourceError
-    that names who is in the way.
+    whatever was done before, it is done again. `keep` is called between tries. Raises SourceError,
+    which names who is in the way at a table.
     """
     has_record = _is_there(conn, _RECORD)
     foreign = tracked_elsewhere(conn, names.slot) if has_record else set()
@@ -41,12 +41,13 @@ def remove_capture(conn: Connection, names: SourceNames, *, keep: Callable[[], N
         _insist(partial(_drop_buffer, conn, oid, names.slot), keep)
     if has_streams(conn):
         delete_all(conn, names.slot)
-    if has_schema(conn):
-        _insist(partial(remove, conn, unless=partial(_is_used, conn)), keep)
+    # Only whoever is the last locks all others out.
+    if has_schema(conn) and not _is_used(conn):
+        _insist(partial(remove, conn, unless=partial(_is_taken_up, conn)), keep)
 
 
 def _drop_triggers(conn: Connection, table: TableInfo, oid: int, source: str) -> None:
-    with suppress(_GoneOver), conn.transaction():
+    with conn.transaction():
         drop_triggers(conn, table, lock_timeout_ms=LOCK_TIMEOUT_MS, of=oid)
         _must_not_be_foreign(conn, oid, source)
 
@@ -54,7 +55,7 @@ def _drop_triggers(conn: Connection, table: TableInfo, oid: int, source: str) ->
 def _drop_buffer(conn: Connection, oid: int, source: str) -> None:
     """With the row on record. Whoever takes a table up waits meanwhile, nobody else does."""
     try:
-        with suppress(_GoneOver), conn.transaction():
+        with conn.transaction():
             _lock(conn, _RECORD, "SHARE ROW EXCLUSIVE")
             _must_not_be_foreign(conn, oid, source)
             drop_buffer(conn, oid, lock_timeout_ms=LOCK_TIMEOUT_MS)
@@ -64,16 +65,13 @@ def _drop_buffer(conn: Connection, oid: int, source: str) -> None:
         raise source_error(error) from error
 
 
-class _GoneOver(Exception):
-    """Another source has taken the table up since it was looked at."""
-
-
 def _must_not_be_foreign(conn: Connection, oid: int, source: str) -> None:
-    """Asked under a lock, of the table or of what is on record, for which whoever takes it up has
-    to wait, or has made us wait.
+    """All comes to nothing if another source has taken the table up since it was looked at. Asked
+    under a lock, of the table or of what is on record, for which whoever takes it up has to wait,
+    or has made us wait.
     """
     if _is_there(conn, _RECORD) and oid in tracked_elsewhere(conn, source):
-        raise _GoneOver
+        raise psycopg.Rollback
 
 
 def _is_there(conn: Connection, relation: str) -> bool:
@@ -95,20 +93,25 @@ def _insist(act: Callable[[], None], keep: Callable[[], None]) -> None:
 
 
 def _is_used(conn: Connection) -> bool:
-    """By another source. None begins until the transaction is over."""
-    for relation in (_RECORD, "tailrace.streams"):
-        if _lock(conn, relation, "ACCESS EXCLUSIVE"):
+    """By another source."""
+    for relation in (_RECORD, _STREAMS):
+        if _is_there(conn, relation):
             query = statement("SELECT EXISTS (SELECT FROM {})", qualified(*relation.split(".")))
             if conn.execute(query).fetchone() == (True,):
                 return True
     return False
 
 
-def _lock(conn: Connection, relation: str, mode: str) -> bool:
-    """Until the transaction ends nobody else writes to it; whether it is there."""
-    if not _is_there(conn, relation):
-        return False
-    conn.execute("SELECT set_config('lock_timeout', %s, true)", (str(LOCK_TIMEOUT_MS),))
-    name = qualified(*relation.split("."))
-    conn.execute(statement(f"LOCK TABLE {{}} IN {mode} MODE", name))
-    return True
+def _is_taken_up(conn: Connection) -> bool:
+    """The same, asked where no source begins until the transaction is over."""
+    for relation in (_RECORD, _STREAMS):
+        _lock(conn, relation, "ACCESS EXCLUSIVE")
+    return _is_used(conn)
+
+
+def _lock(conn: Connection, relation: str, mode: str) -> None:
+    """Until the transaction ends nobody else writes to it, if it is there."""
+    if _is_there(conn, relation):
+        conn.execute("SELECT set_config('lock_timeout', %s, true)", (str(LOCK_TIMEOUT_MS),))
+        name = qualified(*relation.split("."))
+        conn.execute(statement(f"LOCK TABLE {{}} IN {mode} MODE", name))
