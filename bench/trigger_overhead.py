@@ -5,7 +5,8 @@ After a hand-over the table has no triggers, and the same writer is measured whi
 reads the WAL on the same cores: beside none, beside a reader that throws everything away, which
 shows what is left if only Postgres decodes, and beside a process that only spins, which shows what
 the machine takes from a writer as soon as its other core is busy. That is done with large commits
-and with small ones.
+and with small ones, and with readers that are connected by TCP and by a Unix socket: the latter
+hands over row by row, the former many at a time.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 from bench.report import Bound, Line, Report, ratio_line
@@ -29,6 +31,7 @@ from tailrace.postgres.triggers import install_triggers, switch_triggers
 OUTBOX_FLOOR: Final = 1.1
 WAL_FLOOR: Final = 0.9
 ROWS_PER_COMMIT: Final = (100, 1)
+TRANSPORTS: Final = ("tcp", "socket")
 LOCK_MS: Final = 5000
 _SMALL_FACTOR: Final = 3
 """Of small commits there are so many more."""
@@ -103,11 +106,12 @@ def run(workbench: Workbench) -> Report:
         triggers = Triggers(conn, table)
         for kind, rates in _measured(workbench, conn, triggers, 100, _TRIGGER_SLICES, samples):
             lines += _trigger_lines(kind, rates)
-        for rows in ROWS_PER_COMMIT:
-            with wal_readers(source) as readers:
+        for transport, rows in product(TRANSPORTS, ROWS_PER_COMMIT):
+            workbench.say(f"readers of the wal, by {transport}")
+            with wal_readers(source, transport) as readers:
                 measured = _measured(workbench, conn, readers, rows, _READER_SLICES, samples)
                 for kind, rates in measured:
-                    lines += _wal_lines(kind, rows, rates)
+                    lines += _wal_lines(f"{kind}, {rows} a commit, {transport}", rates)
     return Report("trigger_overhead", lines, samples)
 
 
@@ -159,14 +163,11 @@ def _trigger_lines(kind: str, rates: Mapping[str, list[float]]) -> list[Line]:
     ]
 
 
-def _wal_lines(kind: str, rows: int, rates: Mapping[str, list[float]]) -> list[Line]:
-    none, what = rates[NONE], f"{kind}, {rows} a commit, handed over to the wal"
+def _wal_lines(what: str, rates: Mapping[str, list[float]]) -> list[Line]:
+    none, ours = rates[NONE], f"{what}, handed over to the wal"
     return [
-        ratio_line(what, "rows/s", rates[WAL], none, Bound(WAL_FLOOR), beside_name=NONE),
-        *(
-            _told_line(f"{kind}, {rows} a commit, {side}", rates[side], none)
-            for side in (DISCARD, SPIN)
-        ),
+        ratio_line(ours, "rows/s", rates[WAL], none, Bound(WAL_FLOOR), beside_name=NONE),
+        *(_told_line(f"{what}, {side}", rates[side], none) for side in (DISCARD, SPIN)),
     ]
 
 

@@ -101,15 +101,15 @@ class WalReaders:
 
 
 @contextmanager
-def wal_readers(source: Source) -> Iterator[WalReaders]:
+def wal_readers(source: Source, transport: str) -> Iterator[WalReaders]:
     """Both readers, on a log and slots that begin now: nobody has to catch up with what was."""
     with connect(source.database.dsn) as conn:
         conn.execute(_PREPARE)
         source.begin_anew()
         with (
             source.slot() as slot,
-            _discard(source, slot) as discard,
-            source.capture("socket", None) as capture,
+            _discard(source, slot, transport) as discard,
+            source.capture(transport, None) as capture,
             _spinning() as spinning_pid,
         ):
             for child in (discard, capture):
@@ -118,8 +118,9 @@ def wal_readers(source: Source) -> Iterator[WalReaders]:
             yield WalReaders(conn, readers, spinning_pid)
 
 
-def _discard(source: Source, slot: str) -> Child:
-    task = {"dsn": source.database.dsn, "slot": slot, "publication": _DISCARDED}
+def _discard(source: Source, slot: str, transport: str) -> Child:
+    address = source.database.address(transport)
+    task = {"dsn": address, "slot": slot, "publication": _DISCARDED}
     return Child("discard", task, log=source.directory / "discard.log")
 
 
