@@ -52,9 +52,9 @@ class Place:
         self.wish = wish
         self._make = make
         self._fulfilled: Wish | None = None
-        self._running: RunningStream | None = None
+        self._counted: tuple[Tally, RunningStream | None] = (Tally(), None)
+        """What the runs before have delivered, and the run: both change at once."""
         self._ending: threading.Thread | None = None
-        self._before = Tally()
 
     @property
     def state(self) -> StreamState:
@@ -67,8 +67,8 @@ class Place:
     @property
     def tally(self) -> Tally:
         """What was delivered here, by all runs."""
-        running = self._running
-        return self._before if running is None else self._before.plus(running.tally)
+        before, running = self._counted
+        return before if running is None else before.plus(running.tally)
 
     @property
     def epoch(self) -> int:
@@ -96,13 +96,14 @@ class Place:
         """End a run that is not wished any more, begin one that is, or let it do its next step."""
         if self._is_ending:
             return
-        if self._running is not None and not self._is_wished:
-            self._end(self._running)
-        elif self._running is not None:
-            self._running.step(now)
+        running = self._running
+        if running is not None and not self._is_wished:
+            self._end(running)
+        elif running is not None:
+            running.step(now)
         elif (stream := self.wish.runnable) is not None:
             self._fulfilled = self.wish
-            self._running = self._make(stream)
+            self._counted = (self.tally, self._make(stream))
 
     def withdraw(self) -> None:
         """Nothing is wished of it any more."""
@@ -112,8 +113,12 @@ class Place:
         """End the run and wait for it."""
         if self._ending is not None:
             self._ending.join()
-        if self._running is not None:
-            _stop(self._running)
+        if (running := self._running) is not None:
+            _stop(running)
+
+    @property
+    def _running(self) -> RunningStream | None:
+        return self._counted[1]
 
     @property
     def _is_ending(self) -> bool:
@@ -127,8 +132,7 @@ class Place:
         return wish.runnable is not None and same
 
     def _end(self, running: RunningStream) -> None:
-        self._before = self.tally
-        self._running = None
+        self._counted = (self.tally, None)
         name = f"tailrace-end-{self.wish.name}"
         self._ending = threading.Thread(target=_stop, args=[running], name=name, daemon=True)
         self._ending.start()
