@@ -18,6 +18,20 @@ LEADERS: Final = ("tests/capture/hybrid/test_two_leaders.py",)
 
 HYBRID_MUTANTS: Final = (
     Mutant(
+        "a table is put on record as from the wal before its row is waited for",
+        "capture/hybrid/on_record.py",
+        "                raise psycopg.Rollback\n",
+        "                return\n",
+        LEADERS,
+    ),
+    Mutant(
+        "one table that is held keeps all that were compared published",
+        "capture/hybrid/shadow_publication.py",
+        "leaving = [{oid} for oid in members - set(oids)] if members & set(oids) else [members]",
+        "leaving = [members - set(oids)]",
+        ("tests/capture/hybrid/test_shadow.py",),
+    ),
+    Mutant(
         "a base stays that was taken beside a slot which is gone",
         "capture/footing.py",
         "    return any(DRAINED in (header.note or {}) for header in later)\n",

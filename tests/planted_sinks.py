@@ -8,6 +8,27 @@ from tests.planted import Mutant
 
 SINK_MUTANTS: Final = (
     Mutant(
+        "a letter that was being taken over comes back once its copy is deleted",
+        "sinks/letters/dead_letter.py",
+        "return {self._own_key(name), name.key, *name.older_keys}",
+        "return {name.key}",
+        ("tests/sinks/queue/test_redrive.py",),
+    ),
+    Mutant(
+        "what came before a letter becomes one in the next run",
+        "sinks/queue/passage.py",
+        "before = _passed(messages, self.parked)",
+        "before = _passed(messages, ())",
+        ("tests/sinks/queue/test_redrive.py",),
+    ),
+    Mutant(
+        "each try of a batch saves how far it is",
+        "sinks/queue/window.py",
+        "self._saved = min(saved, self.frontier)",
+        "self._saved = 0",
+        ("tests/sinks/queue/test_read_back.py",),
+    ),
+    Mutant(
         "a stream without a table keeps its turn to begin",
         "streams/starts.py",
         "            del self._waiting[stream]\n",

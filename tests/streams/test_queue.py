@@ -29,9 +29,9 @@ from tests.streams.killed_queue import WINDOW, deliver
 
 KEYS, ROUNDS = 6, 4
 
+TAKING_OVER = ["letter.between_copies", "letter.before_floor", "letter.after_floor"]
 STEPS = [
-    "letter.before_floor",
-    "letter.after_floor",
+    *TAKING_OVER,
     "batch.before_fix",
     "batch.before_write",
     "queue.after_send:2",
@@ -135,7 +135,7 @@ def test_f081_f099_stream_killed_at_any_step_keeps_the_order_and_repeats_one_win
         deliver(queue, store)
         queue.faults.clear()
         ask_redrive(store)
-    elif step.endswith("_floor"):
+    elif step in TAKING_OVER:
         # So that there are letters of a batch that is not done, to be taken over.
         deliver_killed(queue, store, "letter.after_put:2", tmp_path / "output.txt")
     deliver_killed(queue, store, step, tmp_path / "output.txt")

@@ -38,15 +38,25 @@ TRIES_MAX: Final = 8
 
 
 class Process:
-    """One that delivers, and its view of the store: nothing of a dead one gets there."""
+    """One that delivers, and its view of the store: nothing of a dead one gets there. It is dead
+    after `life_effects`; as long as it is not, some puts and deletes fail, as `failing` says.
+    """
 
-    def __init__(self, store: MemoryStore) -> None:
+    def __init__(self, store: MemoryStore, random: Random) -> None:
+        self._random = random
         self.is_dead = False
+        self.life_effects: int | None = None
+        self.failing = 0.0
         self.store = WatchedStore(store, before=self._check)
 
     def _check(self, what: str, _: str) -> None:
-        if self.is_dead and what in ("put", "delete"):
-            raise StoreError("this process is dead")
+        if what not in ("put", "delete"):
+            return
+        if self.life_effects is not None:
+            self.life_effects -= 1
+            self.is_dead |= self.life_effects < 0
+        if self.is_dead or self._random.random() < self.failing:
+            raise StoreError("this process is dead, or the store is busy")
 
 
 class MemoryQueue:
@@ -139,7 +149,7 @@ class Simulation:
         for sequence in range(1, self._random.randint(2, BATCHES_MAX) + 1):
             self._deliver(sequence)
         self._queue.poison = self._queue.hiccups = 0.0
-        self._queue.life_requests = None
+        self._may_die(0.0)
         self._ask([])
         self._serve()
         self._sink.close()
@@ -149,7 +159,7 @@ class Simulation:
 
     def _begin_run(self) -> None:
         take_epoch(self._store, STREAM, node="")
-        self._process = self._queue.process = Process(self._store)
+        self._process = self._queue.process = Process(self._store, Random(self._random.random()))
         self._queue.life_requests = None
         self._is_stopped = False
         self._sink = open_queue(self._queue, self._process.store, window_count=self._window)
@@ -218,8 +228,15 @@ class Simulation:
         self._may_die(0.0 if is_last else 0.7)
 
     def _may_die(self, probability: float) -> None:
-        is_to_die = self._random.random() < probability
-        self._queue.life_requests = self._random.randint(0, 8) if is_to_die else None
+        random, process = self._random, self._process
+        is_to_die = random.random() < probability
+        is_of_effects = random.random() < 0.5
+        self._queue.life_requests = process.life_effects = None
+        if is_to_die and is_of_effects:
+            process.life_effects = random.randint(0, 25)
+        elif is_to_die:
+            self._queue.life_requests = random.randint(0, 8)
+        process.failing = 0.1 if random.random() < probability / 2 else 0.0
 
     @contextmanager
     def _happening_beside(self, *, is_last: bool) -> Iterator[None]:
@@ -260,16 +277,20 @@ class Simulation:
         return DeadLetters(self._store, STREAM)
 
     def _check_at_rest(self) -> None:
-        """Of each row that does not wait the newest message is the last that has come."""
+        """Of each row that does not wait the newest message is the last that has come, unless a
+        TRUNCATE has come behind both.
+        """
         waiting = {name.lane for name in self._letters().waiting()}
         if TABLE_LANE in waiting:
             return
         last: dict[str, str] = {}
         newest: dict[str, str] = {}
         for _, message in self._queue.received:
+            if message.is_barrier:
+                newest = {lane: place for lane, place in newest.items() if place > message.place}
             last[message.lane] = message.place
             newest[message.lane] = max(newest.get(message.lane, ""), message.place)
-        assert {lane for lane in last if last[lane] != newest[lane]} <= waiting
+        assert {lane for lane in newest if last[lane] != newest[lane]} <= waiting
         if not waiting:
             self._check_rows()
 

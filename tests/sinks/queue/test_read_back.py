@@ -22,6 +22,7 @@ from tailrace.storage import MemoryStore
 from tests.capture.running import wait_until
 from tests.sinks.queue.servers import STREAM, WebhookQueue, open_queue, webhook
 from tests.sinks.queue.test_conformance import batches, event_id
+from tests.sinks.source import Source, batch_of
 
 
 class ReadableQueue(WebhookQueue):
@@ -150,6 +151,37 @@ def test_f101_nothing_is_repeated_though_many_runs_are_stopped_within_one_window
         del queue.faults.keys[str(key)]
     take_epoch(store, STREAM, node="")
     sink = open_queue(queue, store)
+    sink.write(batch)
+    sink.close()
+    queue.close()
+    events = [event_id(message) for message in queue.received()]
+    assert len(events) == len(set(events)) == 12
+
+
+def test_f101_nothing_is_repeated_though_each_run_gets_on_by_less_than_half_a_window(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What came last of all is ahead of the frontier from the first run on."""
+    monkeypatch.setattr(queue_sink, "CLOCKS_S", 0.0)
+    store, queue, source = MemoryStore(), RememberingQueue(), Source()
+    for key in range(12):
+        source.insert(id=key, n=0)
+    batch, stuck = batch_of(1, source.take(), stream=STREAM), range(4, 10)
+    queue.asks_to_wait = True
+    for key in stuck:
+        queue.faults.fail(key, Kind.RETRIABLE)
+    for key in stuck:
+        take_epoch(store, STREAM, node="")
+        sink = open_queue(queue, store, window_count=8)
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(sink.write, batch)
+            wait_until(partial(queue.has, 2 + key))
+            sink.stop()
+            assert "told to stop" in str(writing.exception())
+        sink.close()
+        del queue.faults.keys[str(key)]
+    take_epoch(store, STREAM, node="")
+    sink = open_queue(queue, store, window_count=8)
     sink.write(batch)
     sink.close()
     queue.close()

@@ -6,21 +6,34 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
+from itertools import count
+from typing import Literal
 
 import pytest
 
 from tailrace.errors import SinkError, StoreError
-from tailrace.sinks.letters.dead_letter import DeadLetters
+from tailrace.log.epochs import take_epoch
+from tailrace.sinks.letters.dead_letter import DeadLetters, root_of
 from tailrace.sinks.letters.failure import Kind
 from tailrace.sinks.letters.redrive import Request, Requests
 from tailrace.sinks.queue import QueueSink
 from tailrace.sinks.queue.sender import Sender
 from tailrace.sinks.queue.webhook import WebhookOptions, WebhookSender
-from tailrace.storage import MemoryStore
+from tailrace.storage import MemoryStore, Store
 from tests.capture.running import wait_until
+from tests.log.faulty_store import WatchedStore
 from tests.sinks.queue.servers import SECRET, STREAM, WebhookQueue, open_queue
-from tests.sinks.queue.test_conformance import REDRIVE, batches, by_key, check, event_id, letters
+from tests.sinks.queue.test_conformance import (
+    REDRIVE,
+    ask,
+    batches,
+    by_key,
+    check,
+    event_id,
+    letters,
+)
 from tests.sinks.source import Source, batch_of, load_of
 
 PATIENCE_S = 60.0
@@ -80,6 +93,22 @@ def refused(queue: WebhookQueue, store: MemoryStore) -> QueueSink:
     queue.faults.clear()
     assert len(letters(store)) == 8
     return sink
+
+
+def failing_puts(store: MemoryStore, *, after: int) -> Store:
+    """Of letters, one that fails behind so many."""
+    numbers = count()
+
+    def check(what: str, key: str) -> None:
+        if what == "put" and "/letters/" in key and next(numbers) == after:
+            raise StoreError("busy")
+
+    return WatchedStore(store, before=check)
+
+
+def is_met(queue: WebhookQueue, unmet: tuple[Kind, int], store: MemoryStore) -> bool:
+    """Whether the fault of key 2 has been met, and something waits."""
+    return queue.faults.keys["2"] != unmet and len(letters(store)) > 0
 
 
 @contextmanager
@@ -235,6 +264,121 @@ def test_f081_rows_that_were_named_are_redriven_to_their_last_letter_though_a_ru
     sink.close()
     check(receiver)
     assert len(receiver.received()) == 24
+
+
+def test_f097_rows_that_were_not_named_stay_though_they_came_to_wait_between_two_portions() -> None:
+    store, source = MemoryStore(), Source()
+    for number in range(3):
+        source.insert(id=1, n=0) if not number else source.update(1, n=number)
+    first = batch_of(1, source.take(), stream=STREAM)
+    source.insert(id=7, n=REFUSED)
+    source.update(7, n=0)
+    second = batch_of(2, source.take(), stream=STREAM)
+    with closing(OneByOne()) as queue:
+        queue.faults.fail(1, Kind.POISON)
+        sink = open_queue(queue, store, window_count=1)
+        sink.write(first)
+        names = DeadLetters(store, STREAM).names()
+        request = Request("1", "redrive", (names[0].key,), "an operator")
+        queue.faults.clear()
+        queue.refuses = True
+        with redriving(queue, sink, store, request) as at_work:
+            writer = beside(sink, lambda: sink.write(second))
+        writer.join(PATIENCE_S)
+        at_work.result(PATIENCE_S)
+        sink.close()
+        assert {message["after"]["id"] for message in queue.received()} == {1}
+    audit = Requests(store, STREAM).audit("1")
+    assert audit is not None and (len(audit.done), audit.failed) == (3, {})
+    assert len(letters(store)) == 2
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("action", ["redrive", "discard"])
+def test_f081_letters_whose_taking_over_was_interrupted_go_once_and_stay_away(
+    receiver: WebhookQueue, is_killed: bool, action: Literal["redrive", "discard"]
+) -> None:
+    store, source = MemoryStore(), Source()
+    source.insert(id=1, n=10)
+    source.update(1, n=11)
+    source.insert(id=2, n=0)
+    batch = batch_of(1, source.take(), stream=STREAM)
+    receiver.faults.fail(1, Kind.POISON)
+    receiver.faults.fail(2, Kind.INFRASTRUCTURE)
+    for view in (store, failing_puts(store, after=1)):
+        take_epoch(store, STREAM, node="")
+        sink = open_queue(receiver, view)
+        with pytest.raises((SinkError, StoreError)):
+            sink.write(batch)
+        if view is store:
+            sink.close()
+    # One is there twice by now, as the one before and this one have put it.
+    assert len(list(store.list(f"{root_of(STREAM)}letters/"))) == 3
+    if is_killed:
+        sink.close()
+        take_epoch(store, STREAM, node="")
+        sink = open_queue(receiver, store)
+    del receiver.faults.keys["1"]
+    ask(sink, store, Request("1", action, (), "an operator"))
+    assert list(store.list(f"{root_of(STREAM)}letters/")) == []
+    receiver.faults.clear()
+    sink.write(batch)
+    ask(sink, store, Request("2", "redrive", (), "an operator"))
+    sink.close()
+    rows = [message["after"] for message in receiver.received()]
+    came = {key: [row["n"] for row in rows if row["id"] == key] for key in (1, 2)}
+    assert came == {1: [10, 11] if action == "redrive" else [], 2: [0]}
+
+
+def test_f081_what_came_before_a_letter_of_its_row_is_not_sent_nor_put_by_the_next_run() -> None:
+    """Redriven with the letter, and without what had come between, it would be out of order."""
+    store, source = MemoryStore(), Source()
+    source.insert(id=2, n=0)
+    source.insert(id=1, n=10)
+    source.update(1, n=REFUSED)
+    batch = batch_of(1, source.take(), stream=STREAM)
+    with closing(OneByOne()) as queue:
+        queue.refuses = queue.asks_to_wait = True
+        for _ in range(2):
+            queue.faults.fail(2, Kind.RETRIABLE)
+            unmet = queue.faults.keys["2"]
+            take_epoch(store, STREAM, node="")
+            sink = open_queue(queue, store)
+            with ThreadPoolExecutor(1) as pool:
+                writing = pool.submit(sink.write, batch)
+                wait_until(partial(is_met, queue, unmet, store))
+                sink.stop()
+                assert "told to stop" in str(writing.exception())
+            sink.close()
+            assert len(letters(store)) == 1
+        queue.refuses = False
+        queue.faults.clear()
+        take_epoch(store, STREAM, node="")
+        sink = open_queue(queue, store)
+        sink.write(batch)
+        ask(sink, store, REDRIVE)
+        sink.close()
+        rows = [message["after"] for message in queue.received()]
+    assert [row["n"] for row in rows if row["id"] == 1] == [10, REFUSED]
+
+
+def test_letters_that_were_taken_over_while_they_are_redriven_are_not_looked_up_anew(
+    receiver: WebhookQueue,
+) -> None:
+    """The request would begin again, and its audit tell of its last try alone."""
+    store = MemoryStore()
+    take_epoch(store, STREAM, node="")
+    refused(receiver, store).close()
+    take_epoch(store, STREAM, node="")
+    sink = open_queue(receiver, store, window_count=WINDOW)
+    with redriving(receiver, sink, store) as at_work:
+        writer = beside(sink, lambda: sink.write(batches()[1][0]))
+    writer.join(PATIENCE_S)
+    at_work.result(PATIENCE_S)
+    sink.close()
+    audit = Requests(store, STREAM).audit(REDRIVE.id)
+    assert audit is not None and (len(audit.done), audit.failed) == (8, {})
+    assert letters(store) == []
 
 
 def test_f099_letters_that_cannot_be_deleted_are_not_sent_again(receiver: WebhookQueue) -> None:

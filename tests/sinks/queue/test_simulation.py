@@ -7,9 +7,11 @@ everything has come, and nothing older stands behind what is newer.
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import pytest
 
+from tailrace.sinks.queue import slices
 from tests.sinks.queue.simulation import Simulation
 
 GROUPS = 8
@@ -30,8 +32,11 @@ def seeds() -> range:
 @pytest.mark.slow
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_f081_f097_everything_comes_in_order_whatever_is_refused_redriven_stopped_and_killed(
-    group: int,
+    group: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    row_count = (3, 7, slices.ROWS_AT_ONCE)[group % 3]
+    cut = partial(slices.slices, row_count=row_count)
+    monkeypatch.setattr("tailrace.sinks.queue.sink.slices", cut)
     for seed in seeds()[group::GROUPS]:
         try:
             Simulation(seed).run()

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from tailrace.errors import SinkError
@@ -34,7 +35,7 @@ from tailrace.log.epochs import Fence
 from tailrace.sinks.letters.letter import Letter, LetterLimits, LetterName
 from tailrace.sinks.letters.message import Message, offset_part, table_code
 from tailrace.sinks.sink import stream_of
-from tailrace.storage import ObjectExists, Store
+from tailrace.storage import ObjectExists, ObjectMissing, Store
 
 _READ_AT_ONCE: Final = 16
 """Each is an object of its own: one after the other, that takes a request's time for each."""
@@ -61,6 +62,8 @@ class DeadLetters:
         self._floors = f"{root}floors/"
         self._sizes: dict[str, int] = {}
         self._bytes = 0
+        self._begun: int | None = None
+        """The batch with which this epoch has begun, if it has."""
         self.put_count = 0
         """How many letters have been put, one that failed among them."""
 
@@ -71,8 +74,12 @@ class DeadLetters:
         entries, floors = self._store.list(self._letters), self._read_floors()
         names = [LetterName.parse(entry.key, entry.size, loaded) for entry in entries]
         living = [name for name in names if not _is_zombies(name, floors)]
-        # Of a letter that is being copied, the copy.
-        by_place = {name.place: name for name in sorted(living, key=lambda name: name.epoch)}
+        by_place: dict[str, LetterName] = {}
+        for name in sorted(living, key=lambda name: name.epoch):
+            # Of a letter that is being copied, the copy; whoever deletes it deletes them all.
+            older = by_place.get(name.place)
+            keys = () if older is None else (older.key, *older.older_keys)
+            by_place[name.place] = replace(name, older_keys=keys)
         self._sizes = {name.place: name.size for name in by_place.values()}
         self._bytes = sum(self._sizes.values())
         return [by_place[place] for place in sorted(by_place)]
@@ -107,7 +114,14 @@ class DeadLetters:
 
     def read(self, name: LetterName) -> Letter:
         """The letter itself; raises SegmentCorrupt, or ObjectMissing if it has just gone."""
-        return Letter.from_json(self._store.get(name.key), key=name.key)
+        try:
+            data = self._store.get(name.key)
+        except ObjectMissing:
+            # It may have been taken over since it was listed.
+            if (own := self._own_key(name)) == name.key:
+                raise
+            data = self._store.get(own)
+        return Letter.from_json(data, key=name.key)
 
     def messages(self, names: Iterable[LetterName]) -> list[Message]:
         """What some letters hold, to be sent now; raises LogFenced if that is another's to do."""
@@ -140,22 +154,28 @@ class DeadLetters:
         self._sizes[letter.place] = len(data)
         return letter
 
-    def take_over(self, sequence: int) -> None:
+    def take_over(self, sequence: int) -> frozenset[str]:
         """This epoch begins with batch `sequence`, which an earlier one may have delivered in part:
-        its letters become this epoch's, and any that it puts from now on are void.
+        its letters, whose places are returned, become this epoch's, and any that it puts from now
+        on are void.
         """
         if not self._fence.epoch:
-            return
+            return frozenset()
+        self._begun = sequence
         theirs = [name for name in self.names() if name.sequence >= sequence]
         for name in theirs:
+            self._fence.check()
             with suppress(ObjectExists):
-                key = self._key(name.table_code, name.lane, name.place)
-                self._store.put_new(key, self._store.get(name.key))
+                self._store.put_new(self._own_key(name), self._store.get(name.key))
+            failpoint("letter.between_copies")
         failpoint("letter.before_floor")
         with suppress(ObjectExists):
             self._store.put_new(f"{self._floors}{self._fence.epoch:016d}-{sequence:016d}", b"")
         failpoint("letter.after_floor")
-        self._store.delete(name.key for name in theirs if name.epoch < self._fence.epoch)
+        self._store.delete(
+            key for name in theirs for key in self._keys(name) if key != self._own_key(name)
+        )
+        return frozenset(name.place for name in theirs)
 
     def outdo(self, table: str, sequence: int) -> None:
         """A load of the table begins, as batch `sequence`, or that empties a target: older letters
@@ -174,7 +194,7 @@ class DeadLetters:
         last = {name.place for name in names if newest[name.table_lane] == name.place}
         for is_last in (False, True):
             some = [name for name in names if (name.place in last) is is_last]
-            self._store.delete([name.key for name in some])
+            self._store.delete([key for name in some for key in self._keys(name)])
             for lane in {name.key.rpartition("/")[0] for name in some}:
                 self._store.sync(f"{lane}/")
         failpoint("letter.after_delete")
@@ -193,6 +213,16 @@ class DeadLetters:
             hint=f"see `tailrace dlq ls {self._stream}`, then {advice}{goes_on}",
             retry=not is_replay,
         )
+
+    def _keys(self, name: LetterName) -> set[str]:
+        """All under which a letter may be, or it would come back without its newest copy."""
+        return {self._own_key(name), name.key, *name.older_keys}
+
+    def _own_key(self, name: LetterName) -> str:
+        """The key of a letter that this epoch has taken over, or may have; else as it is listed."""
+        if self._begun is None or name.sequence < self._begun:
+            return name.key
+        return self._key(name.table_code, name.lane, name.place)
 
     def _key(self, code: str, lane: str, place: str) -> str:
         return f"{self._letters}{code}/{lane}/{place}.{self._fence.epoch}.json"

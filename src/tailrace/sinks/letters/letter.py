@@ -82,7 +82,9 @@ class LetterLimits:
 
 @dataclass(frozen=True, slots=True)
 class LetterName:
-    """A letter as a listing shows it. `is_outdone` if its table was loaded or emptied since."""
+    """A letter as a listing shows it. `is_outdone` if its table was loaded or emptied since;
+    `older_keys` are those of earlier epochs, if a take-over was not finished.
+    """
 
     key: str
     table_code: str
@@ -91,6 +93,7 @@ class LetterName:
     size: int
     is_outdone: bool
     epoch: int = 0
+    older_keys: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, key: str, size: int, loaded: dict[str, int]) -> LetterName:

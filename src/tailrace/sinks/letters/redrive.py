@@ -246,10 +246,11 @@ class Errand:
         lanes = lanes_of(waiting)
         if self._codes is None:
             # A run before may have delivered the letter that was named, and not what is behind it.
-            asked = self._lanes or lanes_of(names)
-            self._codes = {code for code, _ in asked}
-            # A barrier of the same tables decides what may pass it, also if it was not asked for.
-            self._held = lanes - asked - {(code, TABLE_LANE) for code in self._codes}
+            self._codes = {code for code, _ in self._lanes or lanes_of(names)}
+        if self._lanes:
+            # Others may have come to wait meanwhile. But a barrier of the same tables decides what
+            # may pass it, also if it was not asked for.
+            self._held |= lanes - self._lanes - {(code, TABLE_LANE) for code in self._codes}
         self._parked = Parked.of(lanes & self._held)
         chosen = [
             name

@@ -34,11 +34,16 @@ class Outlet:
         self._pool = ThreadPoolExecutor(request_count, thread_name_prefix="tailrace-queue")
 
     def window(
-        self, messages: Sequence[Message], parked: Parked, settled: Iterable[int] = ()
+        self,
+        messages: Sequence[Message],
+        parked: Parked,
+        settled: Iterable[int] = (),
+        *,
+        saved: int = 0,
     ) -> Window:
-        """One over these messages, some of which may be settled."""
-        limits = self.sender.limits
-        return Window(messages, parked, limits, self._limits, self._random, settled=settled)
+        """One over these messages, some of which may be settled, and known to be."""
+        request, limits = self.sender.limits, self._limits
+        return Window(messages, parked, request, limits, self._random, settled=settled, saved=saved)
 
     def run(
         self,

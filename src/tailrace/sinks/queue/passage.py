@@ -14,12 +14,13 @@ class Passage:
     """A batch's messages are numbered from its beginning, however many at a time they come: so
     many of them were handed over; everything before the frontier is settled, and so is what is
     ahead of it. `saved` is how many are durably known to be, `arrived` are the delivery ids of what
-    the queue has of it.
+    the queue has of it, `parked` the places of the letters that an earlier run has put of it.
     """
 
     sequence: int
     saved: int
     arrived: frozenset[str]
+    parked: frozenset[str] = frozenset()
     passed: int = 0
     frontier: int = 0
     ahead: set[int] = field(default_factory=set)
@@ -34,6 +35,9 @@ class Passage:
     ) -> list[int]:
         """Those of some messages that need not be sent; `redriven` are places that were."""
         known = _arrived(messages, self.arrived) | _passed(messages, redriven)
+        # What is a letter is put once more, in case that its copy is not.
+        before = _passed(messages, self.parked)
+        known |= {at for at in before if messages[at].place not in self.parked}
         return [
             at
             for at in range(len(messages))
@@ -65,20 +69,20 @@ def _arrived(messages: Sequence[Message], delivery_ids: frozenset[str]) -> set[i
     return found
 
 
-def _passed(messages: Sequence[Message], redriven: Collection[str]) -> set[int]:
-    """The places of messages that were redriven, and of what was settled before they became
-    letters: sent again, it would come behind them. That is what is before one in its lane; and of
-    its table a barrier before it, with all that is before that.
+def _passed(messages: Sequence[Message], letters: Collection[str]) -> set[int]:
+    """The places of messages that are letters, or were until they were redriven, and of what was
+    settled before they became letters: sent again, it would come behind them. That is what is
+    before one in its lane; and of its table a barrier before it, with all that is before that.
     """
     found: set[int] = set()
-    if not redriven:
+    if not letters:
         return found
     lanes: set[tuple[str, str]] = set()
     touched, closed = set[str](), set[str]()
     for at in range(len(messages) - 1, -1, -1):
         message = messages[at]
         table, lane = message.table, (message.table, message.lane)
-        if message.place in redriven:
+        if message.place in letters:
             lanes.add(lane)
             touched.add(table)
         if message.is_barrier and table in touched:

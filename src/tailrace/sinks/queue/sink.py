@@ -160,16 +160,16 @@ class QueueSink:
         if before is not None and before.sequence == sequence:
             before.passed = 0
             return before
-        saved, arrived = 0, frozenset[str]()
+        saved, arrived, parked = 0, frozenset[str](), frozenset[str]()
         if before is None:
-            self._letters.take_over(sequence)
+            parked = self._letters.take_over(sequence)
         if before is None or before.sequence + 1 != sequence:
             # Another process may have left it behind, in part at the queue.
             saved, arrived = self._progress.count(sequence), self._arrived(sequence)
         if self._sender.reads_back and not saved:
             self._progress.save(sequence, 0)
         self._redriven = {place for place in self._redriven if sequence_of(place) >= sequence}
-        self._passage = Passage(sequence, saved, arrived)
+        self._passage = Passage(sequence, saved, arrived, parked)
         return self._passage
 
     def _arrived(self, sequence: int) -> frozenset[str]:
@@ -192,7 +192,8 @@ class QueueSink:
         settled = passage.settled_of(messages, first, self._redriven)
         if self._undelivered is not None:
             settled += _among(messages, first_letters(self._undelivered.waiting()))
-        window = self._outlet.window(messages, parked, settled)
+        saved = max(0, passage.saved - first)
+        window = self._outlet.window(messages, parked, settled, saved=saved)
 
         def save(frontier: int) -> None:
             self._save(passage, first + frontier)

@@ -40,8 +40,11 @@ class Window:
         random: Random,
         *,
         settled: Iterable[int] = (),
+        saved: int = 0,
     ) -> None:
-        """`settled` are messages of which it is known that they are."""
+        """`settled` are messages of which it is known that they are, the first `saved` of them
+        durably.
+        """
         self._messages = messages
         self._parked = parked
         self._request = request
@@ -56,9 +59,10 @@ class Window:
         self._taken: set[int] = set()
         self._tries = Tries(limits, random)
         self._parking: list[ToPark] = []
-        self._next = self._saved = self.frontier = 0
+        self._next = self.frontier = 0
         self.halted: Failure | None = None
         self._advance()
+        self._saved = min(saved, self.frontier)
 
     @property
     def retry_count(self) -> int:
