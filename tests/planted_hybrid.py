@@ -22,7 +22,7 @@ HYBRID_MUTANTS: Final = (
         "capture/hybrid/on_record.py",
         "                raise psycopg.Rollback\n",
         "                return\n",
-        LEADERS,
+        ("tests/capture/hybrid/test_on_record.py",),
     ),
     Mutant(
         "one table that is held keeps all that were compared published",

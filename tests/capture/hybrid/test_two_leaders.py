@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -28,8 +27,7 @@ from tailrace.capture.leader import Leader
 from tailrace.capture.origin import Attachment
 from tailrace.capture.roll import Roll, check_membership, remake_publications, rolls_of
 from tailrace.capture.slot_end import EndedStream
-from tailrace.control.schema import migrate
-from tailrace.control.tracking import Mode, Tracked, read_tracked, set_mode, track
+from tailrace.control.tracking import Mode, Tracked, read_tracked, set_mode
 from tailrace.errors import NotLeading, SourceError
 from tailrace.log import Header
 from tailrace.log.bases import newest_positions
@@ -54,7 +52,6 @@ from tests.capture.running import (
     published,
     settings,
     wait_caught_up,
-    wait_until,
 )
 from tests.capture.tracked import buffer_of, oid_of
 from tests.server import Database
@@ -97,12 +94,6 @@ def take_up(database: Database, source: psycopg.Connection, store: FileStore, mo
         capture.wait_for_stream()
         if mode == "TRIGGER":
             capture.wait_until(lambda: modes(source) == {"t": mode})
-
-
-def is_waiting(source: psycopg.Connection, conn: Connection) -> bool:
-    """For somebody's lock."""
-    query = "SELECT cardinality(pg_blocking_pids(%s)) > 0"
-    return source.execute(query, [conn.info.backend_pid]).fetchone() == (True,)
 
 
 def no_shadow(table: TableInfo) -> Shadow:
@@ -216,48 +207,6 @@ def test_f082_a_table_that_went_back_since_it_was_looked_at_is_not_put_on_record
     assert modes(source) == {"t": "TRIGGER"}
 
 
-@pytest.mark.parametrize("is_on_record", [False, True])
-def test_f082_a_table_that_goes_back_while_its_row_is_waited_for_is_not_from_the_wal_on_record(
-    database: Database,
-    source: psycopg.Connection,
-    store: FileStore,
-    conn: Connection,
-    is_on_record: bool,
-) -> None:
-    """A leader that came late is about to commit it, his lock is lost."""
-    take_up(database, source, store, "WAL")
-    migrate(conn)
-    (table,), (whole, _) = tables_matching(conn, ["public.t"]), rolls_of(NAMES)
-    if is_on_record:
-        track(source, table, source=NAMES.slot, mode=Mode.TRIGGER)
-    selection, rules = Selection(["public.t"]), hybrid("auto")
-    with (
-        closing(LockSession(database.dsn)) as session,
-        connect(database.dsn) as late,
-        ThreadPoolExecutor() as pool,
-    ):
-        assert session.try_lock(NAMES.slot)
-        with late.transaction():
-            late.execute("ALTER PUBLICATION tailrace_main DROP TABLE public.t")
-            track(late, table, source=NAMES.slot, mode=Mode.TRIGGER)
-            set_mode(late, table.oid, Mode.TRIGGER, source=NAMES.slot)
-            if is_on_record:
-                handover = Handover(store, NAMES, session.pid, no_shadow)
-                done: Future[object] = pool.submit(handover.put_right, conn, table, whole)
-            else:
-                pid = session.pid
-                task = Task(database.dsn, NAMES, selection, rules, leader_pid=pid, has_slot=True)
-                seen = Captured({table.oid: whole}, {})
-                done = pool.submit(OnRecord(task).put, conn, seen)
-            wait_until(lambda: is_waiting(source, conn))
-        if is_on_record:
-            with pytest.raises(SourceError, match="has gone back to triggers by now"):
-                done.result(PATIENCE_S)
-        else:
-            done.result(PATIENCE_S)
-    assert modes(source) == {"t": "TRIGGER"}
-
-
 @pytest.mark.parametrize("means", [Means.WAL, Means.TRIGGER])
 def test_f082_a_table_is_not_taken_up_beside_what_captures_it_since_it_was_looked_at(
     database: Database, source: psycopg.Connection, store: FileStore, conn: Connection, means: Means
@@ -358,35 +307,6 @@ def test_f082_a_late_leader_shows_no_trouble_and_ends_none(
     with pytest.raises(NotLeading):
         trouble.is_over(conn, oid, read_tracked(conn, NAMES.slot)[oid])
     assert errors(source) == ["seen by the one who leads"]
-
-
-def test_a_published_table_is_put_on_record_as_it_is(
-    database: Database, source: psycopg.Connection, store: FileStore
-) -> None:
-    take_up(database, source, store, "TRIGGER")
-    with Running(settings(database.dsn, hybrid=hybrid("auto")), store) as capture:
-        capture.wait_until(lambda: modes(source) == {"t": Mode.WAL})
-        for mode in (Mode.TRANSITIONING, Mode.TRIGGER):
-            # As one would have set it who had asked just before it lost the lock.
-            set_mode(source, oid_of(source, "public.t"), mode, source=NAMES.slot)
-            capture.wait_until(lambda: modes(source) == {"t": Mode.WAL})
-        query = "SELECT publication_name, slot_name FROM tailrace.change_tracking"
-        assert source.execute(query).fetchone() == (NAMES.publication, NAMES.slot)
-
-
-@pytest.mark.parametrize("mode", [Mode.TRANSITIONING, Mode.TRIGGER])
-def test_a_published_table_goes_back_from_the_wal_whatever_is_on_record(
-    database: Database, source: psycopg.Connection, store: FileStore, mode: Mode
-) -> None:
-    take_up(database, source, store, "TRIGGER")
-    with Running(settings(database.dsn, hybrid=hybrid("auto")), store) as capture:
-        capture.wait_until(lambda: modes(source) == {"t": Mode.WAL})
-    set_mode(source, oid_of(source, "public.t"), mode, source=NAMES.slot)
-    source.execute("UPDATE tailrace.change_tracking SET wal_until = NULL")
-    take_up(database, source, store, "TRIGGER")
-    # Without it a slot that is lost by now would take changes along, and nobody would know.
-    query = "SELECT cdc_mode, wal_until IS NULL FROM tailrace.change_tracking"
-    assert source.execute(query).fetchone() == ("TRIGGER", False)
 
 
 def sender_pid(source: psycopg.Connection) -> int | None:
