@@ -27,8 +27,8 @@ HYBRID_MUTANTS: Final = (
     Mutant(
         "one table that is held keeps all that were compared published",
         "capture/hybrid/shadow_publication.py",
-        "leaving = [{oid} for oid in members - set(oids)] if members & set(oids) else [members]",
-        "leaving = [members - set(oids)]",
+        "    for oid in sorted(leaving):\n        _is_out(conn, names, {oid}, leader_pid)\n",
+        "    _is_out(conn, names, leaving, leader_pid)\n",
         ("tests/capture/hybrid/test_shadow.py",),
     ),
     Mutant(

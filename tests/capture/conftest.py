@@ -1,7 +1,8 @@
-"""A database with a few tables, a connection to it, and a store for the log."""
+"""A database with a few tables, a connection to it, a store for the log, and capture in haste."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,3 +25,11 @@ def source(database: Database) -> Iterator[psycopg.Connection]:
 def store(tmp_path: Path) -> FileStore:
     """Where the log goes."""
     return FileStore(tmp_path / "log")
+
+
+@pytest.fixture
+def quickly(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """All that happens now and then happens often, and is told if the test fails."""
+    monkeypatch.setattr("tailrace.capture.housekeeping.TABLES_INTERVAL_S", 0.1)
+    monkeypatch.setattr("tailrace.capture.drains.leader.DETECT_INTERVAL_S", 0.1)
+    caplog.set_level(logging.INFO)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
+
 import psycopg
 import pytest
 
@@ -14,6 +16,7 @@ from tailrace.postgres.quote import SourceNames, identifier, statement
 from tailrace.postgres.session import Connection, connect
 from tailrace.postgres.triggers import install_triggers, lock_table
 from tests.buffered import table_of
+from tests.capture.running import wait_until
 
 NAMES = SourceNames.of("main")
 TRIGGERS = """SELECT tgrelid::regclass::text FROM pg_trigger
@@ -161,6 +164,30 @@ def test_whoever_reads_what_is_on_record_holds_up_only_the_last_source(
         with pytest.raises(SourceError, match="55P03"):
             remove_capture(controlled, SourceNames.of("other"), keep=lambda: None)
     remove_capture(controlled, SourceNames.of("other"), keep=lambda: None)
+    assert controlled.execute(SCHEMAS).fetchall() == []
+
+
+def test_of_two_sources_that_are_removed_at_once_both_are_done(
+    controlled: Connection, tables: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one finds all gone that it waited for."""
+    capture(controlled, "app.t")
+    with connect(controlled.info.dsn) as session, ThreadPoolExecutor() as pool:
+        removed: list[Future[None]] = []
+
+        def remove_other(name: str) -> None:
+            if name == "control.before_drop" and not removed:
+                other = SourceNames.of("other")
+                removed.append(pool.submit(remove_capture, session, other, keep=lambda: None))
+                wait_until(
+                    lambda: controlled.execute(waiting, (session_pid,)).fetchone() == (True,)
+                )
+
+        session_pid = session.info.backend_pid
+        waiting = "SELECT cardinality(pg_blocking_pids(%s)) > 0"
+        monkeypatch.setattr("tailrace.control.schema.failpoint", remove_other)
+        teardown(controlled)
+        removed[0].result(60.0)
     assert controlled.execute(SCHEMAS).fetchall() == []
 
 

@@ -32,6 +32,14 @@ def remove_capture(conn: Connection, names: SourceNames, *, keep: Callable[[], N
     whatever was done before, it is done again. `keep` is called between tries. Raises SourceError,
     which names who is in the way at a table.
     """
+    try:
+        _remove_capture(conn, names, keep)
+    except psycopg.errors.UndefinedTable:
+        # Another source was the last, and has removed the schemas while this one looked.
+        _remove_capture(conn, names, keep)
+
+
+def _remove_capture(conn: Connection, names: SourceNames, keep: Callable[[], None]) -> None:
     has_record = _is_there(conn, _RECORD)
     foreign = tracked_elsewhere(conn, names.slot) if has_record else set()
     for oid in sorted({*read_tracked(conn, names.slot), *read_captures(conn)} - foreign):
@@ -41,9 +49,8 @@ def remove_capture(conn: Connection, names: SourceNames, *, keep: Callable[[], N
         _insist(partial(_drop_buffer, conn, oid, names.slot), keep)
     if has_streams(conn):
         delete_all(conn, names.slot)
-    # Only whoever is the last locks all others out.
-    if has_schema(conn) and not _is_used(conn):
-        _insist(partial(remove, conn, unless=partial(_is_taken_up, conn)), keep)
+    if has_schema(conn):
+        _insist(partial(remove, conn, unless=partial(_is_used, conn)), keep)
 
 
 def _drop_triggers(conn: Connection, table: TableInfo, oid: int, source: str) -> None:
@@ -93,20 +100,23 @@ def _insist(act: Callable[[], None], keep: Callable[[], None]) -> None:
 
 
 def _is_used(conn: Connection) -> bool:
-    """By another source."""
+    """By another source. Whoever seems to be the last locks all others out, and asks again: none
+    begins until the transaction is over.
+    """
+    if _has_rows(conn):
+        return True
+    for relation in (_RECORD, _STREAMS):
+        _lock(conn, relation, "ACCESS EXCLUSIVE")
+    return _has_rows(conn)
+
+
+def _has_rows(conn: Connection) -> bool:
     for relation in (_RECORD, _STREAMS):
         if _is_there(conn, relation):
             query = statement("SELECT EXISTS (SELECT FROM {})", qualified(*relation.split(".")))
             if conn.execute(query).fetchone() == (True,):
                 return True
     return False
-
-
-def _is_taken_up(conn: Connection) -> bool:
-    """The same, asked where no source begins until the transaction is over."""
-    for relation in (_RECORD, _STREAMS):
-        _lock(conn, relation, "ACCESS EXCLUSIVE")
-    return _is_used(conn)
 
 
 def _lock(conn: Connection, relation: str, mode: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -32,6 +31,8 @@ from tests.capture.running import Running, hybrid, published, settings, wait_unt
 from tests.capture.tracked import oid_of
 from tests.server import VERSIONS, Database, Server, ServerFactory
 
+pytestmark = pytest.mark.usefixtures("quickly")
+
 NAMES = SourceNames.of("main")
 
 
@@ -45,14 +46,6 @@ def server(request: pytest.FixtureRequest, postgres_server: ServerFactory) -> Se
 def database(server: Server) -> Iterator[Database]:
     with server.database() as fresh:
         yield fresh
-
-
-@pytest.fixture(autouse=True)
-def quickly(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """All that happens now and then happens often."""
-    monkeypatch.setattr("tailrace.capture.housekeeping.TABLES_INTERVAL_S", 0.1)
-    monkeypatch.setattr("tailrace.capture.drains.leader.DETECT_INTERVAL_S", 0.1)
-    caplog.set_level(logging.INFO)
 
 
 @pytest.fixture

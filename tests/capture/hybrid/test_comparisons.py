@@ -19,14 +19,7 @@ from tests.capture.hybrid.test_handover import modes, trigger_states
 from tests.capture.running import Running, hybrid, published, settings
 from tests.server import Database, both_versions
 
-pytestmark = both_versions
-
-
-@pytest.fixture(autouse=True)
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that happens now and then happens often."""
-    monkeypatch.setattr("tailrace.capture.housekeeping.TABLES_INTERVAL_S", 0.1)
-    monkeypatch.setattr("tailrace.capture.drains.leader.DETECT_INTERVAL_S", 0.1)
+pytestmark = [both_versions, pytest.mark.usefixtures("quickly")]
 
 
 def test_captures_that_agree_in_the_shadow_are_handed_over(

@@ -4,7 +4,6 @@ meet and buffers that are full: in each mode, and while tables are handed over.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +27,8 @@ from tests.capture.running import NAMES, Running, hybrid, published, settings, w
 from tests.capture.tracked import buffer_of, oid_of
 from tests.disk import small_disk
 from tests.server import Database
+
+pytestmark = pytest.mark.usefixtures("quickly")
 
 _TABLES = """
 CREATE SCHEMA shop;
@@ -55,14 +56,6 @@ ALTER TABLE parted ATTACH PARTITION shop.next FOR VALUES FROM (200) TO (300);
 INSERT INTO parted VALUES (250);
 DROP TABLE gone;
 """
-
-
-@pytest.fixture(autouse=True)
-def quickly(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """All that happens now and then happens often."""
-    monkeypatch.setattr("tailrace.capture.housekeeping.TABLES_INTERVAL_S", 0.1)
-    monkeypatch.setattr("tailrace.capture.drains.leader.DETECT_INTERVAL_S", 0.1)
-    caplog.set_level(logging.INFO)
 
 
 def told(database: Database, mode: str) -> Settings:

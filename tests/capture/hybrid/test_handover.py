@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
 
 import psycopg
@@ -28,15 +27,7 @@ from tests.capture.running import NAMES, Running, hybrid, published, settings, w
 from tests.capture.tracked import oid_of
 from tests.server import Database, both_versions
 
-pytestmark = both_versions
-
-
-@pytest.fixture(autouse=True)
-def quickly(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """All that happens now and then happens often."""
-    monkeypatch.setattr("tailrace.capture.housekeeping.TABLES_INTERVAL_S", 0.1)
-    monkeypatch.setattr("tailrace.capture.drains.leader.DETECT_INTERVAL_S", 0.1)
-    caplog.set_level(logging.INFO)
+pytestmark = [both_versions, pytest.mark.usefixtures("quickly")]
 
 
 def modes(source: psycopg.Connection) -> dict[str, str]:

@@ -19,13 +19,7 @@ from tests.capture.running import FAST, Running, hybrid, settings
 from tests.capture.tracked import oid_of
 from tests.server import Database, both_versions
 
-pytestmark = both_versions
-
-
-@pytest.fixture(autouse=True)
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that happens now and then happens often."""
-    monkeypatch.setattr("tailrace.capture.housekeeping.TABLES_INTERVAL_S", 0.1)
+pytestmark = [both_versions, pytest.mark.usefixtures("quickly")]
 
 
 @pytest.mark.parametrize("has_parts", [False, True], ids=["whole", "parts"])

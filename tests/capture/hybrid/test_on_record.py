@@ -33,12 +33,7 @@ from tests.capture.running import (
 from tests.capture.tracked import oid_of
 from tests.server import Database
 
-
-@pytest.fixture(autouse=True)
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that happens now and then happens often."""
-    monkeypatch.setattr("tailrace.capture.housekeeping.TABLES_INTERVAL_S", 0.1)
-    monkeypatch.setattr("tailrace.capture.drains.leader.DETECT_INTERVAL_S", 0.1)
+pytestmark = pytest.mark.usefixtures("quickly")
 
 
 @pytest.fixture

@@ -174,7 +174,8 @@ def test_whoever_alters_or_drops_a_table_that_was_left_behind_holds_up_no_turn(
     conn: psycopg.Connection, leader: LockSession, held: str, left: list[str]
 ) -> None:
     conn.execute("CREATE TABLE x (id int PRIMARY KEY)")
-    conn.execute("CREATE PUBLICATION tailrace_main_shadow FOR TABLE x")
+    conn.execute("CREATE TABLE y (id int PRIMARY KEY)")
+    conn.execute("CREATE PUBLICATION tailrace_main_shadow FOR TABLE x, y")
     with connect(conn.info.dsn) as owner, connect(conn.info.dsn) as session:
         with owner.transaction():
             owner.execute(held.encode())
@@ -182,6 +183,27 @@ def test_whoever_alters_or_drops_a_table_that_was_left_behind_holds_up_no_turn(
             assert compared_tables(conn) == left
         withdraw_but(session, NAMES, (), leader_pid=leader.pid)
     assert fingerprint(conn, NAMES.shadow) is None
+
+
+def test_a_table_that_is_dropped_just_when_it_is_to_leave_is_out(
+    conn: psycopg.Connection, leader: LockSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conn.execute("CREATE TABLE x (id int PRIMARY KEY)")
+    conn.execute("CREATE TABLE y (id int PRIMARY KEY)")
+    compared, members = begin(conn, leader), shadow_publication._members
+    conn.execute("ALTER PUBLICATION tailrace_main_shadow ADD TABLE x, y")
+
+    def drop(session: Connection, names: SourceNames) -> dict[int, psycopg.sql.Identifier]:
+        monkeypatch.undo()
+        found = members(session, names)
+        conn.execute("DROP TABLE x")
+        return found
+
+    monkeypatch.setattr(shadow_publication, "_members", drop)
+    with connect(conn.info.dsn) as session:
+        withdraw_but(session, NAMES, [oid_of(conn, "public.t")], leader_pid=leader.pid)
+    assert compared_tables(conn) == ["t"]
+    compared.close()
 
 
 def test_who_has_led_leaves_no_table_in_the_publication_if_nobody_leads(

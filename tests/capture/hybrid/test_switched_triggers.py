@@ -24,14 +24,7 @@ from tests.capture.running import Running, hybrid, settings, wait_caught_up
 from tests.capture.tracked import oid_of
 from tests.server import Database, both_versions
 
-pytestmark = both_versions
-
-
-@pytest.fixture(autouse=True)
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that happens now and then happens often."""
-    monkeypatch.setattr("tailrace.capture.housekeeping.TABLES_INTERVAL_S", 0.1)
-    monkeypatch.setattr("tailrace.capture.drains.leader.DETECT_INTERVAL_S", 0.1)
+pytestmark = [both_versions, pytest.mark.usefixtures("quickly")]
 
 
 def off_and_on(database: Database, source: psycopg.Connection, on: str) -> None:

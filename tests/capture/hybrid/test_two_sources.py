@@ -29,14 +29,10 @@ from tests.capture.running import NAMES, Running, hybrid, published, settings, w
 from tests.capture.tracked import buffered_count, oid_of, track
 from tests.server import Database
 
+pytestmark = pytest.mark.usefixtures("quickly")
+
 OTHER = SourceNames.of("other")
 SOURCES = "SELECT source FROM tailrace.change_tracking WHERE table_name = %s"
-
-
-@pytest.fixture(autouse=True)
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that happens now and then happens often."""
-    monkeypatch.setattr("tailrace.capture.housekeeping.TABLES_INTERVAL_S", 0.1)
 
 
 @pytest.fixture

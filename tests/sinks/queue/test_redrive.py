@@ -293,6 +293,35 @@ def test_f097_rows_that_were_not_named_stay_though_they_came_to_wait_between_two
     assert len(letters(store)) == 2
 
 
+def test_f054_redrive_of_named_rows_takes_a_truncate_along_but_nothing_behind_it() -> None:
+    """It waits for the rows that were named alone, and keeps the whole table waiting until then."""
+    store, source = MemoryStore(), Source()
+    for number in range(3):
+        source.insert(id=1, n=0) if not number else source.update(1, n=number)
+    first = batch_of(1, source.take(), stream=STREAM)
+    source.truncate()
+    source.insert(id=7, n=1)
+    source.insert(id=1, n=9)
+    second = batch_of(2, source.take(), stream=STREAM)
+    with closing(OneByOne()) as queue:
+        queue.faults.fail(1, Kind.POISON)
+        sink = open_queue(queue, store, window_count=1)
+        sink.write(first)
+        names = DeadLetters(store, STREAM).names()
+        queue.faults.clear()
+        named = Request("1", "redrive", (names[0].key,), "an operator")
+        with redriving(queue, sink, store, named) as at_work:
+            writer = beside(sink, lambda: sink.write(second))
+        writer.join(PATIENCE_S)
+        at_work.result(PATIENCE_S)
+        sink.close()
+        came = [message["after"] and message["after"]["n"] for message in queue.received()]
+    assert came == [0, 1, 2, None, 9]
+    audit = Requests(store, STREAM).audit("1")
+    assert audit is not None and (len(audit.done), audit.failed) == (5, {})
+    assert len(letters(store)) == 1
+
+
 @pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize("action", ["redrive", "discard"])
 def test_f081_letters_whose_taking_over_was_interrupted_go_once_and_stay_away(

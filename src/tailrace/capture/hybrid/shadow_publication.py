@@ -8,7 +8,6 @@ the next turn of whoever leads.
 from __future__ import annotations
 
 from collections.abc import Collection, Set
-from contextlib import suppress
 from typing import Final
 
 import psycopg
@@ -23,6 +22,9 @@ from tailrace.postgres.table_lock import below_deadlock_timeout
 
 LOCK_TIMEOUT_MS: Final = 100
 """How long a turn waits for whoever alters or drops a table that is to leave; another will come."""
+
+_GONE: Final = (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedObject)
+"""A table was dropped just when it was to leave."""
 
 _MEMBERS: Final = """
 SELECT r.prrelid::bigint, n.nspname::text, c.relname::text
@@ -68,16 +70,23 @@ def withdraw_but(
     if found is None:
         return
     members = {each.relation_oid for each in found.members}
+    leaving = members - set(oids)
     # All of them go at once if none stays: whoever alters a table does not hold that up.
-    leaving = [{oid} for oid in members - set(oids)] if members & set(oids) else [members]
-    for each in leaving:
-        with (
-            suppress(psycopg.errors.LockNotAvailable),
-            leading.as_leader(conn, names.slot, leader_pid),
-        ):
+    if leaving == members and _is_out(conn, names, leaving, leader_pid):
+        return
+    for oid in sorted(leaving):
+        _is_out(conn, names, {oid}, leader_pid)
+
+
+def _is_out(conn: Connection, names: SourceNames, oids: Set[int], leader_pid: int) -> bool:
+    try:
+        with leading.as_leader(conn, names.slot, leader_pid):
             wait_ms = below_deadlock_timeout(conn, LOCK_TIMEOUT_MS)
             conn.execute("SELECT set_config('lock_timeout', %s, true)", (str(wait_ms),))
-            _take_out(conn, names, each)
+            _take_out(conn, names, oids)
+    except (psycopg.errors.LockNotAvailable, *_GONE):
+        return False
+    return True
 
 
 def _must_not_lead_elsewhere(conn: Connection, names: SourceNames, leader_pid: int) -> None:

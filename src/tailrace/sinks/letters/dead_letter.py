@@ -164,9 +164,11 @@ class DeadLetters:
         self._begun = sequence
         theirs = [name for name in self.names() if name.sequence >= sequence]
         for name in theirs:
+            if name.key == (own := self._own_key(name)):
+                continue
             self._fence.check()
             with suppress(ObjectExists):
-                self._store.put_new(self._own_key(name), self._store.get(name.key))
+                self._store.put_new(own, self._store.get(name.key))
             failpoint("letter.between_copies")
         failpoint("letter.before_floor")
         with suppress(ObjectExists):
@@ -228,10 +230,10 @@ class DeadLetters:
         return f"{self._letters}{code}/{lane}/{place}.{self._fence.epoch}.json"
 
     def _read_floors(self) -> dict[int, int]:
-        """By epoch, the first batch that it has delivered."""
+        """By epoch, the first batch that it has delivered, whatever it has begun with since."""
         entries = self._store.list(self._floors)
         pairs = [entry.key.removeprefix(self._floors).split("-") for entry in entries]
-        return {int(epoch): int(sequence) for epoch, sequence in pairs}
+        return {int(epoch): int(sequence) for epoch, sequence in sorted(pairs, reverse=True)}
 
     def _loaded(self) -> dict[str, int]:
         """By the code of a table, the number of its newest load."""

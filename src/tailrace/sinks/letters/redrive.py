@@ -251,12 +251,12 @@ class Errand:
             # Others may have come to wait meanwhile. But a barrier of the same tables decides what
             # may pass it, also if it was not asked for.
             self._held |= lanes - self._lanes - {(code, TABLE_LANE) for code in self._codes}
-        self._parked = Parked.of(lanes & self._held)
         chosen = [
             name
             for name in waiting
             if name.table_code in self._codes and name.table_lane not in self._held
         ]
+        self._parked = Parked.of(_in_the_way(waiting, chosen) & self._held)
         self._older = _older(chosen) if self._is_whole else {}
         if self._is_whole:
             chosen = [name for name in chosen if name.place in self._older]
@@ -293,6 +293,18 @@ class Errand:
 def _lane_of(key: str) -> Lane:
     code, lane, _ = key.split("/")[-3:]
     return code, lane
+
+
+def _in_the_way(waiting: Sequence[LetterName], chosen: Sequence[LetterName]) -> set[Lane]:
+    """The lanes that some of the chosen may have to wait for: of a row only if it waits before the
+    last barrier of its table that is chosen, for nothing else waits for another row.
+    """
+    barriers = {name.table_code: name.place for name in chosen if name.lane == TABLE_LANE}
+    return {
+        name.table_lane
+        for name in waiting
+        if name.lane == TABLE_LANE or name.place < barriers.get(name.table_code, "")
+    }
 
 
 def _older(names: Sequence[LetterName]) -> dict[str, list[LetterName]]:
