@@ -78,7 +78,7 @@ HYBRID_MUTANTS: Final = (
         "capture/hybrid/handover.py",
         '            self._must_be_in_force(conn, table, "be handed over")\n',
         "",
-        HANDOVER,
+        ("tests/capture/hybrid/test_on_record.py",),
     ),
     Mutant(
         "triggers that were switched off and on again pass the barrier",

@@ -12,6 +12,7 @@ import pytest
 from tailrace.capture.hybrid.handover import Handover
 from tailrace.capture.hybrid.on_record import Captured, OnRecord, Task
 from tailrace.capture.roll import rolls_of
+from tailrace.capture.watch import keep_triggers
 from tailrace.control.schema import migrate
 from tailrace.control.tracking import Mode, set_mode, track
 from tailrace.errors import SourceError
@@ -87,6 +88,21 @@ def test_f082_a_table_that_goes_back_while_its_row_is_waited_for_is_not_from_the
                 done.result(PATIENCE_S)
         else:
             done.result(PATIENCE_S)
+    assert modes(source) == {"t": "TRIGGER"}
+
+
+def test_f078_triggers_that_are_off_hold_up_the_barrier_though_they_were_off_at_the_last_look(
+    database: Database, source: psycopg.Connection, store: FileStore, conn: Connection
+) -> None:
+    take_up(database, source, store, "TRIGGER")
+    source.execute("ALTER TABLE t DISABLE TRIGGER ALL")
+    (table,), (whole, _) = tables_matching(conn, ["public.t"]), rolls_of(NAMES)
+    keep_triggers(conn, store, table.oid)
+    with closing(LockSession(database.dsn)) as session:
+        assert session.try_lock(NAMES.slot)
+        handover = Handover(store, NAMES, session.pid, no_shadow)
+        with pytest.raises(SourceError, match="cannot be handed over"):
+            handover.pass_barrier(conn, table, hybrid("auto").rules, whole)
     assert modes(source) == {"t": "TRIGGER"}
 
 
