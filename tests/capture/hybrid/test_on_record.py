@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 
@@ -35,12 +34,6 @@ from tests.capture.tracked import oid_of
 from tests.server import Database
 
 pytestmark = pytest.mark.usefixtures("quickly")
-
-
-@pytest.fixture
-def conn(database: Database) -> Iterator[Connection]:
-    with connect(database.dsn) as session:
-        yield session
 
 
 def is_waiting(source: psycopg.Connection, conn: Connection) -> bool:

@@ -38,7 +38,7 @@ from tailrace.postgres.lock_session import LockSession
 from tailrace.postgres.quote import SourceNames
 from tailrace.postgres.replication import ReplicationConnection
 from tailrace.postgres.selection import Selection
-from tailrace.postgres.session import Connection, connect
+from tailrace.postgres.session import Connection
 from tailrace.postgres.slot import drop_slot, read_slot
 from tailrace.postgres.snapshot import Patience
 from tailrace.postgres.triggers import drop_triggers
@@ -57,12 +57,6 @@ from tests.capture.tracked import buffer_of, oid_of
 from tests.server import Database
 
 pytestmark = pytest.mark.usefixtures("quickly")
-
-
-@pytest.fixture
-def conn(database: Database) -> Iterator[Connection]:
-    with connect(database.dsn) as session:
-        yield session
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tailrace.errors import SinkError, StoreError
 from tailrace.log.epochs import take_epoch
 from tailrace.sinks.letters.dead_letter import DeadLetters, root_of
 from tailrace.sinks.letters.failure import Kind
-from tailrace.sinks.letters.redrive import Request, Requests
+from tailrace.sinks.letters.redrive import Audit, Request, Requests
 from tailrace.sinks.queue import QueueSink
 from tailrace.sinks.queue.sender import Sender
 from tailrace.sinks.queue.webhook import WebhookOptions, WebhookSender
@@ -266,59 +266,61 @@ def test_f081_rows_that_were_named_are_redriven_to_their_last_letter_though_a_ru
     assert len(receiver.received()) == 24
 
 
-def test_f097_rows_that_were_not_named_stay_though_they_came_to_wait_between_two_portions() -> None:
-    store, source = MemoryStore(), Source()
-    for number in range(3):
-        source.insert(id=1, n=0) if not number else source.update(1, n=number)
+def redrive_a_row_beside(
+    queue: OneByOne, store: MemoryStore, change: Callable[[Source], None], *, refuses: bool = False
+) -> Audit:
+    """Three letters of row 1 are redriven by name, one by one; a batch comes behind the first."""
+    source = Source()
+    source.insert(id=1, n=0)
+    for number in (1, 2):
+        source.update(1, n=number)
     first = batch_of(1, source.take(), stream=STREAM)
-    source.insert(id=7, n=REFUSED)
-    source.update(7, n=0)
+    change(source)
     second = batch_of(2, source.take(), stream=STREAM)
+    queue.faults.fail(1, Kind.POISON)
+    sink = open_queue(queue, store, window_count=1)
+    sink.write(first)
+    name, *_ = DeadLetters(store, STREAM).names()
+    queue.faults.clear()
+    queue.refuses = refuses
+    named = Request("1", "redrive", (name.key,), "an operator")
+    with redriving(queue, sink, store, named) as at_work:
+        writer = beside(sink, lambda: sink.write(second))
+    writer.join(PATIENCE_S)
+    at_work.result(PATIENCE_S)
+    sink.close()
+    audit = Requests(store, STREAM).audit(named.id)
+    assert audit is not None
+    return audit
+
+
+def test_f097_rows_that_were_not_named_stay_though_they_came_to_wait_between_two_portions() -> None:
+    def change(source: Source) -> None:
+        source.insert(id=7, n=REFUSED)
+        source.update(7, n=0)
+
+    store = MemoryStore()
     with closing(OneByOne()) as queue:
-        queue.faults.fail(1, Kind.POISON)
-        sink = open_queue(queue, store, window_count=1)
-        sink.write(first)
-        names = DeadLetters(store, STREAM).names()
-        request = Request("1", "redrive", (names[0].key,), "an operator")
-        queue.faults.clear()
-        queue.refuses = True
-        with redriving(queue, sink, store, request) as at_work:
-            writer = beside(sink, lambda: sink.write(second))
-        writer.join(PATIENCE_S)
-        at_work.result(PATIENCE_S)
-        sink.close()
+        audit = redrive_a_row_beside(queue, store, change, refuses=True)
         assert {message["after"]["id"] for message in queue.received()} == {1}
-    audit = Requests(store, STREAM).audit("1")
-    assert audit is not None and (len(audit.done), audit.failed) == (3, {})
+    assert (len(audit.done), audit.failed) == (3, {})
     assert len(letters(store)) == 2
 
 
 def test_f054_redrive_of_named_rows_takes_a_truncate_along_but_nothing_behind_it() -> None:
     """It waits for the rows that were named alone, and keeps the whole table waiting until then."""
-    store, source = MemoryStore(), Source()
-    for number in range(3):
-        source.insert(id=1, n=0) if not number else source.update(1, n=number)
-    first = batch_of(1, source.take(), stream=STREAM)
-    source.truncate()
-    source.insert(id=7, n=1)
-    source.insert(id=1, n=9)
-    second = batch_of(2, source.take(), stream=STREAM)
+
+    def change(source: Source) -> None:
+        source.truncate()
+        source.insert(id=7, n=1)
+        source.insert(id=1, n=9)
+
+    store = MemoryStore()
     with closing(OneByOne()) as queue:
-        queue.faults.fail(1, Kind.POISON)
-        sink = open_queue(queue, store, window_count=1)
-        sink.write(first)
-        names = DeadLetters(store, STREAM).names()
-        queue.faults.clear()
-        named = Request("1", "redrive", (names[0].key,), "an operator")
-        with redriving(queue, sink, store, named) as at_work:
-            writer = beside(sink, lambda: sink.write(second))
-        writer.join(PATIENCE_S)
-        at_work.result(PATIENCE_S)
-        sink.close()
+        audit = redrive_a_row_beside(queue, store, change)
         came = [message["after"] and message["after"]["n"] for message in queue.received()]
     assert came == [0, 1, 2, None, 9]
-    audit = Requests(store, STREAM).audit("1")
-    assert audit is not None and (len(audit.done), audit.failed) == (5, {})
+    assert (len(audit.done), audit.failed) == (5, {})
     assert len(letters(store)) == 1
 
 
