@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from tailrace.log import Reader
+from tailrace.log.epochs import Fence, take_epoch
 from tailrace.sinks.letters.dead_letter import DeadLetters
 from tailrace.sinks.letters.failure import Kind
 from tailrace.sinks.letters.letter import Letter
 from tailrace.sinks.letters.message import Message, lane_of, place_of
 from tailrace.sinks.letters.parked import ToPark
-from tailrace.storage import FileStore
+from tailrace.storage import FileStore, MemoryStore
 from tailrace.streams.observing import Observer
 from tailrace.streams.sights import Letters
 from tests.sinks.queue.servers import STREAM, open_queue, webhook
@@ -29,14 +30,19 @@ class _CountingStore(FileStore):
         super().sync(prefix)
 
 
+def letter(sequence: int, number: int) -> Letter:
+    """One of a batch, in a lane of its own."""
+    place, lane = place_of(sequence, number, 0, 1), lane_of("t", str(number))
+    message = Message(str(number), place, "public.t", lane, str(number), b"{}")
+    return Letter.of(message, ToPark(number, 1, None), sink="webhook", now=0.0)
+
+
 def test_letters_are_counted_without_waiting_for_the_disk(tmp_path: Path) -> None:
     """A pipeline counts them every few seconds, on the session that holds its locks."""
     store = _CountingStore(tmp_path)
     letters = DeadLetters(store, STREAM)
     for number in range(50):
-        place, lane = place_of(1, number, 0, 1), lane_of("t", str(number))
-        message = Message(str(number), place, "public.t", lane, str(number), b"{}")
-        letters.put(Letter.of(message, ToPark(number, 1, None), sink="webhook", now=0.0))
+        letters.put(letter(1, number))
     observer = Observer(Reader(store))
     observer.look({STREAM: None})
     assert observer.letters(STREAM) == Letters(50, 50, 0)
@@ -59,3 +65,17 @@ def test_letters_are_durable_before_delivery_goes_past_them(tmp_path: Path) -> N
         second.close()
     assert f"streams/{STREAM}/dead_letters/letters/" in store.synced
     assert len(DeadLetters(store, STREAM).names()) == 2
+
+
+def test_f082_letter_of_a_zombie_is_void_though_its_successor_has_begun_again_behind_it() -> None:
+    """A replay that fails goes on under the epoch of its stream, with a later batch."""
+    store = MemoryStore()
+    # Another stream's epochs: as if this one had looked at its own just before.
+    zombie = DeadLetters(store, STREAM, fence=Fence(store, "another", 1))
+    take_epoch(store, STREAM, node="")
+    successor = take_epoch(store, STREAM, node="")
+    for sequence in (3, 5):
+        DeadLetters(store, STREAM, fence=successor).take_over(sequence)
+    for sequence in (2, 4, 5):
+        zombie.put(letter(sequence, sequence))
+    assert [name.sequence for name in DeadLetters(store, STREAM).names()] == [2]
